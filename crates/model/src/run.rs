@@ -1,0 +1,107 @@
+//! One trace against one subject.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write as _;
+
+use crate::trace::Trace;
+use crate::{Answer, Call, Profile, Spec, Subject, World};
+
+/// What was compared.
+#[derive(Clone, Default, Debug)]
+pub struct Stats {
+    /// Calls.
+    pub calls: u64,
+    /// Verdicts that denied.
+    pub denied: u64,
+    /// Calls at an earlier instant than the call before.
+    pub steps_back: u64,
+    /// Verdicts, by algorithm and mode.
+    pub verdicts: BTreeMap<&'static str, u64>,
+}
+
+impl Stats {
+    /// Adds those of another trace.
+    pub fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.denied += other.denied;
+        self.steps_back += other.steps_back;
+        for (name, count) in &other.verdicts {
+            *self.verdicts.entry(name).or_default() += count;
+        }
+    }
+}
+
+/// An answer that is wrong, and how to come to it.
+#[derive(Clone, Debug)]
+pub struct Mismatch {
+    seed: u64,
+    specs: Vec<Spec>,
+    calls: Vec<Call>,
+    expected: String,
+    got: Answer,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} (TIDEGATE_SEED={})", self.seed, self.seed)?;
+        for (index, spec) in self.specs.iter().enumerate() {
+            writeln!(f, "cell {index}: {spec:?}")?;
+        }
+        for Call { now, op, parts } in &self.calls {
+            let parts: Vec<_> = parts.iter().map(|part| (part.cell, part.cost)).collect();
+            writeln!(f, "at {now}: {op:?} of (cell, cost) {parts:?}")?;
+        }
+        writeln!(f, "{}", self.expected)?;
+        write!(f, "got {:?}", self.got)
+    }
+}
+
+/// Runs the trace of `seed` and holds every answer to the model. `make` is given the limits of the
+/// cells.
+pub fn run<S: Subject>(
+    seed: u64,
+    profile: Profile,
+    make: impl FnOnce(&[Spec]) -> S,
+) -> Result<Stats, Box<Mismatch>> {
+    let mut trace = Trace::new(seed, profile);
+    let first = trace.specs().to_vec();
+    let mut world = World::new(&first);
+    let mut subject = make(&first);
+    let mut stats = Stats::default();
+    let mut calls: Vec<Call> = Vec::new();
+    let _named = Named(seed);
+    for _ in 0..trace.len() {
+        let call = trace.next(&world);
+        stats.steps_back += u64::from(calls.last().is_some_and(|last| call.now < last.now));
+        calls.push(call.clone());
+        let got = subject.apply(&call);
+        if let Err(expected) = world.judge(&call, &got) {
+            return Err(Box::new(Mismatch { seed, specs: first, calls, expected, got }));
+        }
+        stats.calls += 1;
+        stats.denied += got.verdicts.iter().filter(|verdict| !verdict.allowed).count() as u64;
+        for part in &call.parts {
+            *stats.verdicts.entry(trace.specs()[part.cell].name()).or_default() += 1;
+        }
+        trace.answered(&call, &got);
+    }
+    Ok(stats)
+}
+
+/// Names the seed when a subject panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            say(&format!("in the trace of TIDEGATE_SEED={}", self.0));
+        }
+    }
+}
+
+/// Prints a line that the test harness does not swallow.
+pub fn say(line: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = writeln!(err, "{line}");
+}

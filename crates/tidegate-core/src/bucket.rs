@@ -1,0 +1,179 @@
+//! The bucket: `token-bucket`, and `leaky-bucket` as a meter and as a queue.
+//!
+//! A level rises by what is charged and drains at the limit's rate. A token bucket that holds
+//! `burst - n` tokens is this bucket filled with `n`.
+//!
+//! The level is kept in units chosen so that both a permit and a tick's drain are whole: nothing is
+//! ever rounded but time. Time is rounded against the caller: decisions use the tick that `now`
+//! lies in, as if the drain since its beginning had not happened, and a charge that finds less in
+//! the bucket than one tick drains lets the drain begin with the next tick, since the bucket may
+//! have stood empty for part of this one.
+
+use crate::arithmetic::Arithmetic;
+use crate::invalid::{InvalidLimit, Part};
+use crate::state::state_is;
+use crate::time::Tick;
+use crate::{Micros, Moment};
+
+/// A bucket's numbers, derived from `count` per `period` and a capacity.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Bucket {
+    pub(crate) tick: Tick,
+    /// Units per permit.
+    pub(crate) permit: u64,
+    /// Units drained per tick.
+    pub(crate) drain: u64,
+    /// Permits that fit.
+    pub(crate) size: u64,
+    pub(crate) queue: bool,
+}
+
+/// How full a bucket was, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Level {
+    /// Units in the bucket, up to and including tick `at`.
+    units: u64,
+    /// The tick from which on it drains.
+    at: u64,
+    /// Units of the latest charge: the one slot that a queue can take back.
+    last: u64,
+}
+
+impl Bucket {
+    /// Capacities in units stay below this, so that a debt of twice the capacity is exact in Lua.
+    const MAX_UNITS: u64 = 1 << 52;
+
+    pub(crate) fn new(
+        count: u64,
+        period: Micros,
+        size: u64,
+        queue: bool,
+        part: Part,
+    ) -> Result<Self, InvalidLimit> {
+        Self::on_finest_tick(count, period, size, queue).ok_or_else(|| {
+            // Counts that share a factor with the period need smaller units.
+            let neighbours = (1..=50).flat_map(|d| [count.saturating_sub(d), count + d]);
+            let fits = |&c: &u64| c > 0 && Self::on_finest_tick(c, period, c, queue).is_some();
+            let nearest_count = (size == count).then(|| neighbours.into_iter().find(fits));
+            if let Some(nearest) = nearest_count.flatten() {
+                return InvalidLimit::Inexact { part: Part::Count, nearest };
+            }
+            let (permit, _) = ratio(count, period, Tick::Second);
+            InvalidLimit::Inexact { part, nearest: (Self::MAX_UNITS - 1) / permit }
+        })
+    }
+
+    fn on_finest_tick(count: u64, period: Micros, size: u64, queue: bool) -> Option<Self> {
+        Tick::ALL.into_iter().find_map(|tick| {
+            let (permit, drain) = ratio(count, period, tick);
+            let capacity = size.checked_mul(permit).filter(|&units| units < Self::MAX_UNITS)?;
+            // A tick that drains more than the bucket and its debt can hold just empties it.
+            let drain = u64::try_from(drain.min(u128::from(2 * capacity + 1))).ok()?;
+            Some(Self { tick, permit, drain, size, queue })
+        })
+    }
+
+    fn capacity(&self) -> u64 {
+        self.size * self.permit
+    }
+
+    fn units_of(&self, permits: u64) -> u64 {
+        permits.min(2 * self.size) * self.permit
+    }
+
+    fn level(&self, state: &Level, tick: u64) -> u64 {
+        state.units.saturating_sub(tick.saturating_sub(state.at).saturating_mul(self.drain))
+    }
+
+    /// The span until the bucket is down to `units`, which it is not now.
+    fn until(&self, state: &Level, units: u64, now: Micros) -> Micros {
+        let ticks = (state.units - units).div_ceil(self.drain);
+        self.tick.until(state.at + ticks, now)
+    }
+
+    /// The same consumption in this bucket's units, rounded up and at most its capacity.
+    pub(crate) fn carry(&self, old: &Self, state: &Level, at: &Moment) -> Option<Level> {
+        let tick = old.tick.floor(at.now());
+        let units = u128::from(old.level(state, tick)) * u128::from(self.permit);
+        let units = u64::try_from(units.div_ceil(u128::from(old.permit))).unwrap_or(u64::MAX);
+        let units = units.min(self.capacity());
+        // Nothing is added, so the drain that was under way goes on.
+        let drains_from = (tick.max(state.at) * old.tick.span().get()).min(at.now().get());
+        let at = drains_from.div_ceil(self.tick.span().get());
+        (units > 0).then_some(Level { units, at, last: 0 })
+    }
+}
+
+/// Units per permit and units drained per tick: the period and the permits per period, reduced.
+fn ratio(count: u64, period: Micros, tick: Tick) -> (u64, u128) {
+    let permits = u128::from(count) * u128::from(tick.span().get());
+    let divisor = gcd(permits, u128::from(period.get()));
+    let permit = u128::from(period.get()) / divisor;
+    (u64::try_from(permit).unwrap_or(u64::MAX), permits / divisor)
+}
+
+fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl Arithmetic for Bucket {
+    state_is!(Level as Level);
+
+    fn used(&self, state: &Level, at: &Moment) -> u64 {
+        self.level(state, self.tick.floor(at.now())).div_ceil(self.permit)
+    }
+
+    fn wait(&self, state: &Level, at: &Moment, permits: u64) -> Micros {
+        let room_at = self.capacity() - self.units_of(permits);
+        if self.level(state, self.tick.floor(at.now())) <= room_at {
+            return Micros::ZERO;
+        }
+        self.until(state, room_at, at.now())
+    }
+
+    fn reset_after(&self, state: &Level, at: &Moment) -> Micros {
+        self.until(state, 0, at.now())
+    }
+
+    fn delay(&self, state: &Level, at: &Moment) -> Micros {
+        if self.queue { self.until(state, 0, at.now()) } else { Micros::ZERO }
+    }
+
+    fn charge(
+        &self,
+        state: Option<Level>,
+        at: &Moment,
+        permits: u64,
+        _who: Option<&str>,
+    ) -> Option<Level> {
+        let tick = self.tick.floor(at.now());
+        let (level, drains_from) = match &state {
+            Some(state) => (self.level(state, tick), state.at),
+            None => (0, 0),
+        };
+        let begun = if level < self.drain { self.tick.ceil(at.now()) } else { tick };
+        let added = self.units_of(permits).min(2 * self.capacity() - level);
+        Some(Level { units: level + added, at: drains_from.max(begun), last: added })
+    }
+
+    fn refund(&self, state: Level, at: &Moment, permits: u64) -> (Option<Level>, u64) {
+        let level = self.level(&state, self.tick.floor(at.now()));
+        let most = if self.queue { level.min(state.last) } else { level };
+        let given = self.units_of(permits).min(most);
+        let left =
+            Level { units: state.units - given, last: state.last.saturating_sub(given), ..state };
+        ((given < level).then_some(left), given.div_ceil(self.permit))
+    }
+
+    /// A charge may stamp the tick after the present one; that is not a step back.
+    fn ahead(&self, state: &Level, at: &Moment) -> bool {
+        state.at > self.tick.floor(at.now()) + 1
+    }
+
+    fn rebase(&self, state: &mut Level, at: &Moment) {
+        state.at = self.tick.ceil(at.now());
+    }
+}

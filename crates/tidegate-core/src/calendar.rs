@@ -1,0 +1,104 @@
+//! Days, weeks and months in UTC, for limits that name no other zone.
+
+use crate::span::Span;
+use crate::{CalendarUnit, Micros, Moment};
+
+/// A calendar window in microseconds, start included, end not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Page {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// The window that `at` carries, or the one around it in UTC.
+pub(crate) fn page(unit: CalendarUnit, at: &Moment) -> Page {
+    match at.window() {
+        Some((start, end)) => Page { start: start.get(), end: end.get() },
+        None => utc(unit, at.now()),
+    }
+}
+
+fn utc(unit: CalendarUnit, now: Micros) -> Page {
+    let today = now.get() / Span::DAY_MICROS;
+    let (first, days) = match unit {
+        CalendarUnit::Day => (today, 1),
+        CalendarUnit::Week => {
+            // The epoch was a Thursday. Its week began three days before time did, so that week
+            // starts at the epoch and is four days long.
+            let since_monday = (today + 3) % 7;
+            match today.checked_sub(since_monday) {
+                Some(monday) => (monday, 7),
+                None => (0, 4),
+            }
+        }
+        CalendarUnit::Month => month(today),
+    };
+    Page { start: first * Span::DAY_MICROS, end: (first + days) * Span::DAY_MICROS }
+}
+
+/// The first day of the month that holds day number `today`, and how many days it has.
+fn month(today: u64) -> (u64, u64) {
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    // Counted from 1600-01-01, where the 400-year cycle of leap years begins.
+    const EPOCH: u64 = 135_140;
+    let day = today + EPOCH;
+    let mut first = day / DAYS_IN_400_YEARS * DAYS_IN_400_YEARS;
+    let mut year: u64 = 1600 + day / DAYS_IN_400_YEARS * 400;
+    loop {
+        let divides = |by: u64| year.is_multiple_of(by);
+        let leap = divides(4) && (!divides(100) || divides(400));
+        let february = if leap { 29 } else { 28 };
+        for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+            if day < first + days {
+                return (first - EPOCH, days);
+            }
+            first += days;
+        }
+        year += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day(unit: CalendarUnit, today: u64) -> (u64, u64) {
+        let now = Micros::new(today * Span::DAY_MICROS + 1);
+        let page = utc(unit, now);
+        assert_eq!(page.start % Span::DAY_MICROS, 0);
+        (page.start / Span::DAY_MICROS, page.end / Span::DAY_MICROS)
+    }
+
+    #[test]
+    fn pages_of_the_calendar_begin_where_the_calendar_says() {
+        use CalendarUnit::{Day, Month, Week};
+        for (unit, today, first, end) in [
+            (Day, 0, 0, 1),
+            (Day, 20_000, 20_000, 20_001),
+            (Week, 0, 0, 4),   // Thursday 1970-01-01
+            (Week, 3, 0, 4),   // Sunday
+            (Week, 4, 4, 11),  // Monday 1970-01-05
+            (Week, 10, 4, 11), // Sunday
+            (Week, 11, 11, 18),
+            (Month, 0, 0, 31),               // January 1970
+            (Month, 31, 31, 59),             // February
+            (Month, 790, 790, 821),          // March 1972, behind a leap day
+            (Month, 789, 761, 790),          // 1972-02-29
+            (Month, 11_016, 10_988, 11_017), // 2000-02-29: a century that is a leap year
+            (Month, 47_540, 47_513, 47_541), // 2100-02-28: a century that is not
+            (Month, 47_541, 47_541, 47_572), // 2100-03-01
+            (Month, 20_772, 20_758, 20_788), // 2026-11-15
+        ] {
+            assert_eq!(day(unit, today), (first, end), "{unit:?} around day {today}");
+        }
+    }
+
+    #[test]
+    fn an_instant_on_a_boundary_belongs_to_the_page_that_begins() {
+        let midnight = Micros::new(Span::DAY_MICROS);
+        let eve = Micros::new(Span::DAY_MICROS - 1);
+        assert_eq!(utc(CalendarUnit::Day, midnight).start, Span::DAY_MICROS);
+        assert_eq!(utc(CalendarUnit::Day, eve).start, 0);
+        assert_eq!(utc(CalendarUnit::Day, eve).end, Span::DAY_MICROS);
+    }
+}

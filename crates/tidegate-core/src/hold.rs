@@ -1,0 +1,125 @@
+//! Holds: permits that are set aside and not yet charged.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use crate::{Cost, Micros};
+
+/// What becomes of a hold that nobody settled in time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Expiry {
+    /// It is gone, as if it had never been: a reservation.
+    Release,
+    /// It is charged at its deadline, since the work may have been done: a lease.
+    Charge,
+}
+
+/// Permits that one caller has set aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hold {
+    /// Who holds them. Unique per state.
+    pub id: u128,
+    /// How many; at least 1.
+    pub cost: Cost,
+    /// Until when. A hold that would last beyond the end of time lasts for ever.
+    pub deadline: Micros,
+    /// For how long they were granted; a clock that stepped back prolongs no hold beyond it.
+    pub ttl: Micros,
+    /// What happens at the deadline.
+    pub expiry: Expiry,
+}
+
+impl Hold {
+    /// Is it over? A deadline at the end of time was cut short, and never comes.
+    pub(crate) fn has_ended(&self, now: Micros) -> bool {
+        self.deadline <= now && self.deadline < Micros::MAX
+    }
+}
+
+/// The holds on one state, by deadline.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Holds {
+    by_deadline: Vec<Hold>,
+    held: u64,
+    /// No hold was granted after this instant.
+    latest_grant: Micros,
+}
+
+impl Holds {
+    /// No holds.
+    pub const NONE: &'static Self =
+        &Self { by_deadline: Vec::new(), held: 0, latest_grant: Micros::ZERO };
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_deadline.is_empty()
+    }
+
+    /// The holds, the next to expire first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Hold> {
+        self.by_deadline.iter()
+    }
+
+    /// All the permits held.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Adds a hold.
+    pub fn insert(&mut self, hold: Hold) {
+        let place = self.by_deadline.partition_point(|h| h.deadline <= hold.deadline);
+        self.held = self.held.saturating_add(hold.cost.get());
+        self.latest_grant = self.latest_grant.max(hold.deadline.saturating_sub(hold.ttl));
+        self.by_deadline.insert(place, hold);
+    }
+
+    /// Removes the hold of `id`, if it is there.
+    pub fn remove(&mut self, id: u128) -> Option<Hold> {
+        let place = self.by_deadline.iter().position(|hold| hold.id == id)?;
+        let hold = self.by_deadline.remove(place);
+        self.held -= hold.cost.get();
+        Some(hold)
+    }
+
+    /// Removes the next hold whose deadline is not after `now`.
+    pub(crate) fn pop_expired(&mut self, now: Micros) -> Option<Hold> {
+        let next = self.by_deadline.first().filter(|hold| hold.has_ended(now))?;
+        let id = next.id;
+        self.remove(id)
+    }
+
+    /// Was a hold granted after `now`? Then the clock has stepped back.
+    pub(crate) fn ahead(&self, now: Micros) -> bool {
+        !self.is_empty() && self.latest_grant > now
+    }
+
+    /// Lets no hold last longer from `now` than it was granted for.
+    pub(crate) fn rebase(&mut self, now: Micros) {
+        for hold in &mut self.by_deadline {
+            hold.deadline = hold.deadline.min(now.saturating_add(hold.ttl));
+        }
+        self.by_deadline.sort_by_key(|hold| hold.deadline);
+        self.latest_grant = now;
+    }
+
+    /// The holds as they are at `now`, the next to expire first.
+    pub(crate) fn rebased(&self, now: Micros) -> Cow<'_, [Hold]> {
+        if !self.ahead(now) {
+            return Cow::Borrowed(&self.by_deadline);
+        }
+        let mut copy = self.clone();
+        copy.rebase(now);
+        Cow::Owned(copy.by_deadline)
+    }
+
+    /// Bytes on the heap, beyond the size of the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.by_deadline.capacity() * size_of::<Hold>()
+    }
+
+    /// Bytes that the next hold will allocate on top.
+    pub fn growth(&self) -> usize {
+        let full = self.by_deadline.len() == self.by_deadline.capacity();
+        if full { self.by_deadline.capacity().max(4) * size_of::<Hold>() } else { 0 }
+    }
+}

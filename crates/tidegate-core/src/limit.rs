@@ -1,0 +1,469 @@
+//! A limit, and the steps of a decision: look at every rule, then charge all of them or none.
+
+use alloc::borrow::Cow;
+
+use crate::approximate::Approximate;
+use crate::arithmetic::Arithmetic;
+use crate::bucket::Bucket;
+use crate::concurrency::Concurrency;
+use crate::draft::{Draft, default_precision};
+use crate::fixed::{Fixed, Window};
+use crate::forecast::Forecast;
+use crate::invalid::{InvalidLimit, Part};
+use crate::log::{Log, Logged};
+use crate::state::Kind;
+use crate::steps::Steps;
+use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict};
+
+/// A limit: how much may pass, and how that is counted.
+///
+/// Made from the notation (`"100/s burst 20".parse()`) or by a builder
+/// ([`Limit::per_second`] and its neighbours). It has no clock and keeps nothing: state, holds and
+/// the instant are arguments.
+///
+/// ```
+/// use tidegate_core::{Cost, Holds, Limit, Micros, Moment};
+///
+/// let limit: Limit = "5/m".parse()?;
+/// let now = Moment::new(Micros::from_secs(1_700_000_000));
+/// let mut state = None;
+/// let verdict = limit.look(state.as_ref(), Holds::NONE, &now, Cost::ONE);
+/// if verdict.allowed {
+///     limit.charge(&mut state, &now, Cost::ONE, None);
+/// }
+/// assert_eq!(limit.standing(state.as_ref(), Holds::NONE, &now).remaining, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub(crate) draft: Draft,
+    pub(crate) shape: Shape,
+}
+
+/// The numbers of each algorithm, derived when the limit is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    Bucket(Bucket),
+    Steps(Steps),
+    Fixed(Fixed),
+    Logged(Logged),
+    Approximate(Approximate),
+    Concurrency(Concurrency),
+}
+
+/// Calls the same code with whatever algorithm a shape holds.
+macro_rules! with {
+    ($shape:expr, $algorithm:ident => $call:expr) => {
+        match $shape {
+            Shape::Bucket($algorithm) => $call,
+            Shape::Steps($algorithm) => $call,
+            Shape::Fixed($algorithm) => $call,
+            Shape::Logged($algorithm) => $call,
+            Shape::Approximate($algorithm) => $call,
+            Shape::Concurrency($algorithm) => $call,
+        }
+    };
+}
+
+/// What a limit has left for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Consumption, rounded up; above the limit's capacity in debt.
+    pub used: u64,
+    /// Permits set aside by holds.
+    pub held: u64,
+    /// What is left, rounded down.
+    pub remaining: u64,
+    /// Until the state equals that of an unused key.
+    pub reset_after: Micros,
+}
+
+impl Limit {
+    /// The largest limit of a `sliding-log`, which keeps every request.
+    pub const MAX_LOG: u64 = 1_000_000;
+    /// The most sub-windows of a `sliding-window`.
+    pub const MAX_SUB_WINDOWS: u64 = 1_000;
+
+    /// The family it belongs to.
+    pub fn algorithm(&self) -> Algorithm {
+        self.draft.algorithm
+    }
+
+    /// The most that fits at once: a bucket's burst or capacity, a window's count, the holders.
+    pub fn capacity(&self) -> u64 {
+        match &self.shape {
+            Shape::Bucket(bucket) => bucket.size,
+            Shape::Steps(steps) => steps.size,
+            Shape::Fixed(fixed) => fixed.limit,
+            Shape::Logged(logged) => logged.limit,
+            Shape::Approximate(approximate) => approximate.limit,
+            Shape::Concurrency(concurrency) => concurrency.limit,
+        }
+    }
+
+    /// The grain of time on which waits are exact.
+    pub fn tick(&self) -> Tick {
+        match &self.shape {
+            Shape::Bucket(bucket) => bucket.tick,
+            Shape::Approximate(approximate) => approximate.tick,
+            _ => Tick::Micro,
+        }
+    }
+
+    /// How long a holder may stay without renewing; `None` but for `concurrency`.
+    pub fn lease(&self) -> Option<Micros> {
+        match &self.shape {
+            Shape::Concurrency(concurrency) => Some(concurrency.lease),
+            _ => None,
+        }
+    }
+
+    /// Splits `cost`, and what those `ahead` of it want, into a first part, to
+    /// [look](Self::look) for, and a rest, to ask [`at_least`](Self::at_least) about.
+    pub fn split(&self, cost: Cost, ahead: u64) -> (Cost, u64) {
+        let capacity = self.capacity().max(1);
+        let wanted = cost.get().saturating_add(ahead);
+        let first = match &self.shape {
+            Shape::Bucket(bucket) if bucket.queue => cost.get(),
+            Shape::Fixed(_) | Shape::Logged(_) => {
+                wanted - wanted.saturating_sub(1) / capacity * capacity
+            }
+            _ => wanted.min(capacity),
+        };
+        (Cost::from_permits(first), wanted - first)
+    }
+
+    /// How long it takes at least until `rest` has passed as well, if the first part has to wait
+    /// for `wait`. Exact for those who come one by one and each take one; never too long.
+    pub fn at_least(&self, wait: Micros, rest: u64) -> Micros {
+        let times = |n: u64, span: u64| Micros::saturating_from(u128::from(n) * u128::from(span));
+        let fills = rest / self.capacity().max(1);
+        let more = match &self.shape {
+            _ if rest == 0 => Micros::ZERO,
+            Shape::Bucket(bucket) if bucket.drain > 0 => {
+                let units = u128::from(rest) * u128::from(bucket.permit);
+                // Rounded down, because the wait was rounded up.
+                let ticks = units / u128::from(bucket.drain);
+                Micros::saturating_from(ticks * u128::from(bucket.tick.span().get()))
+            }
+            Shape::Steps(steps) if steps.amount > 0 => times(rest / steps.amount, steps.every),
+            // The present window may end at once.
+            Shape::Fixed(Fixed { window: Window::Aligned(w) | Window::FirstHit(w), .. }) => {
+                times(if wait == Micros::ZERO { fills - 1 } else { fills }, *w)
+            }
+            Shape::Logged(logged) => {
+                let grains = fills.saturating_mul(logged.window);
+                let whole = if wait == Micros::ZERO { logged.grain - 1 } else { 0 };
+                times(grains, logged.grain).saturating_sub(Micros::new(whole))
+            }
+            _ => Micros::ZERO,
+        };
+        wait.saturating_add(more)
+    }
+
+    /// Does it give turns, as a delay, to what it allows?
+    pub fn is_queue(&self) -> bool {
+        matches!(&self.shape, Shape::Bucket(bucket) if bucket.queue)
+    }
+
+    /// Would `cost` pass at this moment? Reads only. A cost of zero peeks.
+    ///
+    /// `remaining` and `reset_after` describe the state before any charge.
+    pub fn look(&self, state: Option<&State>, holds: &Holds, at: &Moment, cost: Cost) -> Verdict {
+        let forecast = Forecast::new(self, state, holds, at);
+        let standing = forecast.standing();
+        let allowed = if cost.is_zero() {
+            standing.used <= self.capacity()
+        } else {
+            cost.get() <= standing.remaining
+        };
+        let delay = if allowed && !cost.is_zero() { forecast.delay() } else { Micros::ZERO };
+        let retry_after = forecast.wait(cost.get().max(1));
+        Verdict {
+            allowed,
+            retry_after,
+            delay,
+            limit: self.capacity(),
+            remaining: standing.remaining,
+            reset_after: standing.reset_after,
+        }
+    }
+
+    /// What the key has left. Reads only.
+    pub fn standing(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> Standing {
+        Forecast::new(self, state, holds, at).standing()
+    }
+
+    /// Who was charged how much, of what still counts, oldest first; as far as a `sliding-log` was
+    /// told who it was. Other algorithms keep no entries.
+    pub fn entries<'a>(
+        &self,
+        state: Option<&'a State>,
+        at: &Moment,
+    ) -> impl Iterator<Item = (Option<&'a str>, u64)> + use<'a> {
+        let entries = match (&self.shape, state.map(|state| &state.0)) {
+            (Shape::Logged(logged), Some(Kind::Log(log))) => Some(logged.entries(log, at)),
+            _ => None,
+        };
+        entries.into_iter().flatten()
+    }
+
+    /// Bytes that the next charge may allocate on the heap.
+    pub fn growth(&self, state: Option<&State>, who: Option<&str>) -> usize {
+        let who = who.filter(|_| self.algorithm() == Algorithm::SlidingLog);
+        match (&self.shape, state.map(|state| &state.0)) {
+            (Shape::Logged(_), Some(Kind::Log(log))) => log.growth(who),
+            (Shape::Logged(_), _) => Log::default().growth(who),
+            _ => 0,
+        }
+    }
+
+    /// Halves a log by joining neighbouring entries at the instant of the later one: it recovers
+    /// later than it would have, never earlier. `false` if there is nothing to join.
+    pub fn compact(&self, state: &mut Option<State>, at: &Moment) -> bool {
+        self.bring_back(state, at);
+        let (Shape::Logged(logged), Some(State(Kind::Log(_)))) = (&self.shape, &state) else {
+            return false;
+        };
+        let mut log = state.take().and_then(Logged::take);
+        let halved = logged.compact(&mut log, at);
+        *state = log.map(Logged::wrap);
+        halved
+    }
+
+    /// Charges `cost`, whether or not it fits: consumption may reach twice the capacity, a debt of
+    /// one more limit. `who` is kept by a `sliding-log` alone.
+    pub fn charge(&self, state: &mut Option<State>, at: &Moment, cost: Cost, who: Option<&str>) {
+        if cost.is_zero() || self.capacity() == 0 {
+            return;
+        }
+        self.bring_back(state, at);
+        let who = who.filter(|_| self.algorithm() == Algorithm::SlidingLog);
+        *state = with!(&self.shape, a => charged(a, state.take(), at, cost.get(), who));
+    }
+
+    /// Gives back at most `cost` of the present consumption, the oldest first, and returns how
+    /// much came back. A queue takes back only the slot it gave last.
+    pub fn refund(&self, state: &mut Option<State>, at: &Moment, cost: Cost) -> Cost {
+        self.bring_back(state, at);
+        let Some(old) = state.take() else { return Cost::ZERO };
+        let (left, given) = with!(&self.shape, a => refunded(a, old, at, cost.get()));
+        *state = left;
+        Cost::from_permits(given)
+    }
+
+    /// The state of `old`, the limit before this one, for this limit: consumption is brought to
+    /// now at the old rate, rounded up, and at most this limit's capacity.
+    ///
+    /// `old_at` and `at` are the same instant; they differ if the two count in different zones.
+    pub fn carry(&self, old: &Self, old_at: &Moment, state: State, at: &Moment) -> Option<State> {
+        let mut state = Some(state);
+        old.bring_back(&mut state, old_at);
+        let state = state?;
+        let used = old.standing(Some(&state), Holds::NONE, old_at).used.min(self.capacity());
+        if used == 0 {
+            return None;
+        }
+        let kind = match (&old.shape, &self.shape, state.0) {
+            (Shape::Bucket(old), Shape::Bucket(new), Kind::Level(level)) => {
+                new.carry(old, &level, at).map(Kind::Level)
+            }
+            (Shape::Logged(old), Shape::Logged(new), Kind::Log(log)) => {
+                new.carry(old, log, at).map(Kind::Log)
+            }
+            (Shape::Fixed(old), Shape::Fixed(new), Kind::Count(count)) => {
+                Some(Kind::Count(new.carry(old, &count, at, used)))
+            }
+            (Shape::Approximate(old), Shape::Approximate(new), Kind::Pair(pair))
+                if new.carry(old, &pair, at).is_some() =>
+            {
+                new.carry(old, &pair, at).flatten().map(Kind::Pair)
+            }
+            _ => {
+                let mut fresh = None;
+                self.charge(&mut fresh, at, Cost::from_permits(used), None);
+                return fresh;
+            }
+        };
+        kind.map(State)
+    }
+
+    /// Was the state written, or a hold granted, after this moment? Then the clock has stepped
+    /// back, and [`Limit::rebase`] has to be called, even if the request is denied: it is what
+    /// starts the recovery from the present.
+    pub fn is_ahead(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> bool {
+        holds.ahead(at.now()) || state.is_some_and(|s| with!(&self.shape, a => is_ahead(a, s, at)))
+    }
+
+    /// Brings state and holds that are ahead of the clock back to now. Consumption is kept.
+    pub fn rebase(&self, state: &mut Option<State>, holds: &mut Holds, at: &Moment) {
+        self.bring_back(state, at);
+        if holds.ahead(at.now()) {
+            holds.rebase(at.now());
+        }
+    }
+
+    /// Drops the holds that have expired, charging those that are to be charged at their deadline,
+    /// and a state of which nothing is used any more. To be called before anything is written.
+    pub fn expire(&self, state: &mut Option<State>, holds: &mut Holds, at: &Moment) {
+        self.rebase(state, holds, at);
+        while let Some(hold) = holds.pop_expired(at.now()) {
+            if hold.expiry == crate::Expiry::Charge {
+                self.charge(state, &at.moved_to(hold.deadline), hold.cost, None);
+            }
+        }
+        state.take_if(|state| self.used(state, at) == 0);
+    }
+
+    fn bring_back(&self, state: &mut Option<State>, at: &Moment) {
+        if let Some(ahead) = state.take_if(|s| with!(&self.shape, a => is_ahead(a, s, at))) {
+            *state = with!(&self.shape, a => rebased(a, ahead, at));
+        }
+    }
+
+    pub(crate) fn rebased<'a>(
+        &self,
+        state: Option<&'a State>,
+        at: &Moment,
+    ) -> Option<Cow<'a, State>> {
+        let state = state?;
+        if with!(&self.shape, a => is_ahead(a, state, at)) {
+            let mut copy = Some(state.clone());
+            self.bring_back(&mut copy, at);
+            return copy.map(Cow::Owned);
+        }
+        Some(Cow::Borrowed(state))
+    }
+
+    pub(crate) fn used(&self, state: &State, at: &Moment) -> u64 {
+        with!(&self.shape, a => read(a, state, 0, |a, s| a.used(s, at)))
+    }
+
+    pub(crate) fn wait(&self, state: &State, at: &Moment, permits: u64) -> Micros {
+        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.wait(s, at, permits)))
+    }
+
+    pub(crate) fn reset_after(&self, state: &State, at: &Moment) -> Micros {
+        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.reset_after(s, at)))
+    }
+
+    pub(crate) fn delay(&self, state: &State, at: &Moment) -> Micros {
+        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.delay(s, at)))
+    }
+}
+
+/// Two limits are equal if they mean the same, however they were written.
+impl PartialEq for Limit {
+    fn eq(&self, other: &Self) -> bool {
+        self.draft == other.draft
+    }
+}
+
+impl Eq for Limit {}
+
+impl core::hash::Hash for Limit {
+    fn hash<H: core::hash::Hasher>(&self, hasher: &mut H) {
+        self.draft.hash(hasher);
+    }
+}
+
+impl Shape {
+    /// The numbers behind a canonical draft.
+    pub(crate) fn new(draft: &Draft) -> Result<Self, InvalidLimit> {
+        let count = draft.count;
+        let length = draft.span.length();
+        let Some(span) = length.filter(|_| !matches!(draft.span, Span::Calendar(_))) else {
+            let unit = match draft.span {
+                Span::Calendar(unit) => unit,
+                Span::Plain(_) => return Err(InvalidLimit::Month),
+            };
+            return Ok(Self::Fixed(Fixed { limit: count, window: Window::Calendar(unit) }));
+        };
+        let given = |span: Option<Span>| span.and_then(Span::length);
+        Ok(match draft.algorithm {
+            Algorithm::TokenBucket => {
+                let size = draft.burst.unwrap_or(count);
+                match given(draft.every) {
+                    Some(every) => Self::Steps(Steps::new(count, span, every, size)?),
+                    None => Self::Bucket(Bucket::new(count, span, size, false, Part::Burst)?),
+                }
+            }
+            Algorithm::LeakyBucket => {
+                let size = draft.capacity.unwrap_or(count);
+                Self::Bucket(Bucket::new(count, span, size, draft.queue, Part::Capacity)?)
+            }
+            Algorithm::FixedWindow if draft.first_hit => {
+                Self::Fixed(Fixed { limit: count, window: Window::FirstHit(span.get()) })
+            }
+            Algorithm::FixedWindow => {
+                Self::Fixed(Fixed { limit: count, window: Window::Aligned(span.get()) })
+            }
+            Algorithm::SlidingLog if count > Limit::MAX_LOG => {
+                return Err(InvalidLimit::LogTooLarge);
+            }
+            Algorithm::SlidingLog => Self::Logged(Logged::exact(count, span)),
+            Algorithm::SlidingWindow if draft.approximate => {
+                Self::Approximate(Approximate::new(count, span)?)
+            }
+            Algorithm::SlidingWindow => {
+                let precision = given(draft.precision).unwrap_or_else(|| default_precision(span));
+                Self::Logged(sub_windows(count, span, precision)?)
+            }
+            Algorithm::Concurrency => {
+                let lease = given(draft.lease).unwrap_or(Draft::DEFAULT_LEASE);
+                Self::Concurrency(Concurrency { limit: count, lease })
+            }
+        })
+    }
+}
+
+fn sub_windows(count: u64, span: Micros, precision: Micros) -> Result<Logged, InvalidLimit> {
+    if precision > span {
+        return Err(InvalidLimit::PrecisionTooLong);
+    }
+    if span.get().div_ceil(precision.get()) > Limit::MAX_SUB_WINDOWS {
+        let finest = span.get().div_ceil(Limit::MAX_SUB_WINDOWS);
+        return Err(InvalidLimit::PrecisionTooFine { finest });
+    }
+    Ok(Logged::sub_windows(count, span, precision))
+}
+
+fn read<A: Arithmetic, T>(
+    algorithm: &A,
+    state: &State,
+    unused: T,
+    f: impl FnOnce(&A, &A::State) -> T,
+) -> T {
+    A::read(state).map_or(unused, |state| f(algorithm, state))
+}
+
+fn charged<A: Arithmetic>(
+    algorithm: &A,
+    state: Option<State>,
+    at: &Moment,
+    permits: u64,
+    who: Option<&str>,
+) -> Option<State> {
+    algorithm.charge(state.and_then(A::take), at, permits, who).map(A::wrap)
+}
+
+fn refunded<A: Arithmetic>(
+    algorithm: &A,
+    state: State,
+    at: &Moment,
+    permits: u64,
+) -> (Option<State>, u64) {
+    let Some(state) = A::take(state) else { return (None, 0) };
+    let (left, given) = algorithm.refund(state, at, permits);
+    (left.map(A::wrap), given)
+}
+
+fn is_ahead<A: Arithmetic>(algorithm: &A, state: &State, at: &Moment) -> bool {
+    A::read(state).is_some_and(|state| algorithm.ahead(state, at))
+}
+
+fn rebased<A: Arithmetic>(algorithm: &A, state: State, at: &Moment) -> Option<State> {
+    let mut state = A::take(state)?;
+    algorithm.rebase(&mut state, at);
+    Some(A::wrap(state))
+}

@@ -1,0 +1,244 @@
+//! The log of charges: `sliding-log`, and `sliding-window` as a log of sub-windows.
+//!
+//! Entries carry the running total, so that both "how much is live" and "when will enough have
+//! left" are found by binary search, and giving back the oldest consumption is one addition.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use crate::arithmetic::Arithmetic;
+use crate::state::state_is;
+use crate::{Micros, Moment};
+
+/// A count in every window, on a grain of time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Logged {
+    pub(crate) limit: u64,
+    /// The grain in microseconds: 1, or the length of a sub-window.
+    pub(crate) grain: u64,
+    /// For how many grains an entry counts.
+    pub(crate) window: u64,
+}
+
+/// Charges that still count, oldest first. An empty log is no state.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Log {
+    entries: VecDeque<Entry>,
+    /// The running total up to which charges have left the window or were given back.
+    gone: u64,
+    /// How many microseconds the log's time runs ahead of the clock, since the clock stepped back.
+    offset: u64,
+    /// Bytes of all the names in the entries.
+    name_bytes: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Entry {
+    grain: u64,
+    /// The running total with this entry.
+    total: u64,
+    who: Option<Box<str>>,
+}
+
+impl Logged {
+    /// An exact log.
+    pub(crate) fn exact(limit: u64, window: Micros) -> Self {
+        Self { limit, grain: 1, window: window.get() }
+    }
+
+    /// Sub-windows: the present one and as many before it as the window may touch.
+    pub(crate) fn sub_windows(limit: u64, window: Micros, precision: Micros) -> Self {
+        let earlier = window.get().div_ceil(precision.get());
+        Self { limit, grain: precision.get(), window: earlier + 1 }
+    }
+
+    fn grain(&self, log: &Log, at: &Moment) -> u64 {
+        (at.now().get() + log.offset) / self.grain
+    }
+
+    /// The running total up to which nothing counts any more.
+    fn gone(&self, log: &Log, at: &Moment) -> u64 {
+        let grain = self.grain(log, at);
+        let live = log.entries.partition_point(|entry| entry.grain + self.window <= grain);
+        match live.checked_sub(1).and_then(|last| log.entries.get(last)) {
+            Some(left) => left.total.max(log.gone),
+            None => log.gone,
+        }
+    }
+
+    /// Who was charged how much, of what still counts, oldest first.
+    pub(crate) fn entries<'a>(
+        &self,
+        log: &'a Log,
+        at: &Moment,
+    ) -> impl Iterator<Item = (Option<&'a str>, u64)> + use<'a> {
+        let mut before = self.gone(log, at);
+        let live = log.entries.partition_point(|entry| entry.total <= before);
+        log.entries.range(live..).map(move |entry| {
+            let permits = entry.total - before;
+            before = entry.total;
+            (entry.who.as_deref(), permits)
+        })
+    }
+
+    /// Joins neighbouring entries at the instant of the later one. What is gone is forgotten before
+    /// that, or it would be joined with what is not. `false` if there is nothing to join.
+    pub(crate) fn compact(&self, log: &mut Option<Log>, at: &Moment) -> bool {
+        *log = log.take().and_then(|mut log| {
+            log.gone = self.gone(&log, at);
+            log.trim()
+        });
+        log.as_mut().is_some_and(Log::halve)
+    }
+
+    /// The span until `entry` leaves the window.
+    fn until(&self, log: &Log, entry: &Entry, at: &Moment) -> Micros {
+        let instant = u128::from(entry.grain + self.window) * u128::from(self.grain);
+        Micros::saturating_from(instant.saturating_sub(u128::from(at.now().get() + log.offset)))
+    }
+
+    /// The same charges on another grain, in another window, and at most the limit of them.
+    pub(crate) fn carry(&self, old: &Self, mut log: Log, at: &Moment) -> Option<Log> {
+        log.gone = old.gone(&log, at);
+        if self.grain != old.grain {
+            log.move_to_grain(old.grain, self.grain, at.now().get());
+        }
+        let most = log.gone.max(log.total().saturating_sub(self.limit));
+        log.gone = most.max(self.gone(&log, at));
+        log.trim()
+    }
+}
+
+impl Log {
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(0, |entry| entry.total)
+    }
+
+    /// Forgets what is gone; nothing if that is everything.
+    fn trim(mut self) -> Option<Self> {
+        let gone = self.entries.partition_point(|entry| entry.total <= self.gone);
+        for left in self.entries.drain(..gone) {
+            self.name_bytes -= left.who.map_or(0, |who| who.len());
+        }
+        if self.entries.capacity() > 4 * self.entries.len() + 16 {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+        (!self.entries.is_empty()).then_some(self)
+    }
+
+    fn push(&mut self, grain: u64, permits: u64, who: Option<&str>) {
+        const TOTALS_BEGIN_ANEW: u64 = 1 << 60;
+        if self.total() >= TOTALS_BEGIN_ANEW {
+            for entry in &mut self.entries {
+                entry.total -= self.gone;
+            }
+            self.gone = 0;
+        }
+        let total = self.total() + permits;
+        match self.entries.back_mut() {
+            Some(last) if last.grain == grain && last.who.as_deref() == who => last.total = total,
+            _ => {
+                self.name_bytes += who.map_or(0, str::len);
+                self.entries.push_back(Entry { grain, total, who: who.map(Into::into) });
+            }
+        }
+    }
+
+    /// Writes every entry at the end of its old grain, so that none leaves too early.
+    fn move_to_grain(&mut self, old: u64, new: u64, now: u64) {
+        let offset = core::mem::take(&mut self.offset);
+        for entry in &mut self.entries {
+            let ends = ((entry.grain + 1) * old - 1).saturating_sub(offset);
+            entry.grain = ends.min(now) / new;
+        }
+    }
+
+    /// Bytes that the next entry will allocate.
+    pub(crate) fn growth(&self, who: Option<&str>) -> usize {
+        let full = self.entries.len() == self.entries.capacity();
+        let entries = if full { self.entries.capacity().max(4) } else { 0 };
+        entries * size_of::<Entry>() + who.map_or(0, str::len)
+    }
+
+    /// Halves the log. `false` if it has not two entries to join.
+    fn halve(&mut self) -> bool {
+        if self.entries.len() < 2 {
+            return false;
+        }
+        // From the newest back, so that an odd entry out is the oldest. Totals are running ones:
+        // dropping the earlier of two entries moves its permits to the later.
+        let odd = self.entries.len() % 2;
+        let mut place = 0_usize;
+        self.entries.retain(|_| {
+            place += 1;
+            place <= odd || (place - odd).is_multiple_of(2)
+        });
+        self.entries.shrink_to_fit();
+        self.name_bytes = self.entries.iter().filter_map(|e| e.who.as_ref()).map(|w| w.len()).sum();
+        true
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.name_bytes
+    }
+}
+
+impl Arithmetic for Logged {
+    state_is!(Log as Log);
+
+    fn used(&self, log: &Log, at: &Moment) -> u64 {
+        log.total() - self.gone(log, at)
+    }
+
+    fn wait(&self, log: &Log, at: &Moment, permits: u64) -> Micros {
+        let room_at = self.limit - permits;
+        if self.used(log, at) <= room_at {
+            return Micros::ZERO;
+        }
+        let must_go = log.total() - room_at;
+        let last = log.entries.partition_point(|entry| entry.total < must_go);
+        log.entries.get(last).map_or(Micros::ZERO, |entry| self.until(log, entry, at))
+    }
+
+    fn reset_after(&self, log: &Log, at: &Moment) -> Micros {
+        log.entries.back().map_or(Micros::ZERO, |entry| self.until(log, entry, at))
+    }
+
+    fn charge(
+        &self,
+        log: Option<Log>,
+        at: &Moment,
+        permits: u64,
+        who: Option<&str>,
+    ) -> Option<Log> {
+        let live = log.and_then(|mut log| {
+            log.gone = self.gone(&log, at);
+            log.trim()
+        });
+        let mut log = live.unwrap_or_default();
+        let used = log.total() - log.gone;
+        let added = permits.min((2 * self.limit).saturating_sub(used));
+        let grain = self.grain(&log, at);
+        if added > 0 {
+            log.push(grain, added, who);
+        }
+        log.trim()
+    }
+
+    fn refund(&self, mut log: Log, at: &Moment, permits: u64) -> (Option<Log>, u64) {
+        log.gone = self.gone(&log, at);
+        let given = permits.min(log.total() - log.gone);
+        log.gone += given;
+        (log.trim(), given)
+    }
+
+    fn ahead(&self, log: &Log, at: &Moment) -> bool {
+        log.entries.back().is_some_and(|entry| entry.grain > self.grain(log, at))
+    }
+
+    fn rebase(&self, log: &mut Log, at: &Moment) {
+        if let Some(newest) = log.entries.back() {
+            log.offset = newest.grain * self.grain - at.now().get();
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The units of time in the notation.
+
+use super::closest::closest;
+use crate::{CalendarUnit, Micros, Span};
+
+/// A unit of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unit {
+    Micro,
+    Milli,
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+}
+
+/// The words of the notation.
+const WORDS: [(&str, Unit); 21] = [
+    ("us", Unit::Micro),
+    ("ms", Unit::Milli),
+    ("s", Unit::Second),
+    ("sec", Unit::Second),
+    ("secs", Unit::Second),
+    ("m", Unit::Minute),
+    ("min", Unit::Minute),
+    ("mins", Unit::Minute),
+    ("minute", Unit::Minute),
+    ("minutes", Unit::Minute),
+    ("h", Unit::Hour),
+    ("hour", Unit::Hour),
+    ("hours", Unit::Hour),
+    ("d", Unit::Day),
+    ("day", Unit::Day),
+    ("days", Unit::Day),
+    ("w", Unit::Week),
+    ("week", Unit::Week),
+    ("weeks", Unit::Week),
+    ("month", Unit::Month),
+    ("months", Unit::Month),
+];
+
+/// Words outside the notation that leave no doubt what is meant.
+const OTHER_WORDS: [(&str, Unit); 20] = [
+    ("second", Unit::Second),
+    ("seconds", Unit::Second),
+    ("mo", Unit::Month),
+    ("mon", Unit::Month),
+    ("mth", Unit::Month),
+    ("hr", Unit::Hour),
+    ("hrs", Unit::Hour),
+    ("wk", Unit::Week),
+    ("wks", Unit::Week),
+    ("msec", Unit::Milli),
+    ("msecs", Unit::Milli),
+    ("millis", Unit::Milli),
+    ("millisecond", Unit::Milli),
+    ("milliseconds", Unit::Milli),
+    ("usec", Unit::Micro),
+    ("usecs", Unit::Micro),
+    ("micros", Unit::Micro),
+    ("microsecond", Unit::Micro),
+    ("microseconds", Unit::Micro),
+    ("\u{3bc}s", Unit::Micro),
+];
+
+impl Unit {
+    /// The units of a fixed length, longest first.
+    const BY_LENGTH: [Self; 7] =
+        [Self::Week, Self::Day, Self::Hour, Self::Minute, Self::Second, Self::Milli, Self::Micro];
+
+    /// The unit that the notation calls `word`.
+    pub(super) fn named(word: &str) -> Option<Self> {
+        WORDS.iter().find(|(name, _)| *name == word).map(|&(_, unit)| unit)
+    }
+
+    /// The unit that someone who wrote `word` had in mind, spelling aside.
+    pub(super) fn understood(word: &str) -> Option<Self> {
+        // Elsewhere both minutes and months go by this letter.
+        if word == "M" {
+            return None;
+        }
+        // The micro sign and the Greek letter look the same.
+        let word = word.to_lowercase().replace('\u{b5}', "\u{3bc}");
+        let known = || WORDS.iter().chain(&OTHER_WORDS);
+        known().find(|(name, _)| *name == word).map(|&(_, unit)| unit)
+    }
+
+    /// The unit whose word looks most like `word`.
+    pub(super) fn guessed(word: &str) -> Option<Self> {
+        let known = WORDS.iter().chain(&OTHER_WORDS).map(|(name, _)| *name);
+        Self::understood(closest(word, known.filter(|_| word != "M"))?)
+    }
+
+    /// The longest unit that divides `length`, and how often.
+    pub(super) fn dividing(length: Micros) -> (u64, Self) {
+        let divides = |unit: &Self| unit.micros().is_some_and(|u| length.get().is_multiple_of(u));
+        let unit = Self::BY_LENGTH.into_iter().find(divides).unwrap_or(Self::Micro);
+        (length.get() / unit.micros().unwrap_or(1), unit)
+    }
+
+    /// The shortest of its words that cannot be mistaken.
+    pub(super) const fn symbol(self) -> &'static str {
+        match self {
+            Self::Micro => "us",
+            Self::Milli => "ms",
+            Self::Second => "s",
+            Self::Minute => "m",
+            Self::Hour => "h",
+            Self::Day => "d",
+            Self::Week => "w",
+            Self::Month => "month",
+        }
+    }
+
+    /// Its length; `None` for a month, which has no fixed one.
+    pub(super) const fn micros(self) -> Option<u64> {
+        match self {
+            Self::Micro => Some(1),
+            Self::Milli => Some(1_000),
+            Self::Second => Some(1_000_000),
+            Self::Minute => Some(60_000_000),
+            Self::Hour => Some(3_600_000_000),
+            Self::Day => Some(Span::DAY_MICROS),
+            Self::Week => Some(7 * Span::DAY_MICROS),
+            Self::Month => None,
+        }
+    }
+
+    /// The page of the calendar of this name.
+    pub(super) const fn calendar(self) -> Option<CalendarUnit> {
+        match self {
+            Self::Day => Some(CalendarUnit::Day),
+            Self::Week => Some(CalendarUnit::Week),
+            Self::Month => Some(CalendarUnit::Month),
+            _ => None,
+        }
+    }
+}
+
+impl From<CalendarUnit> for Unit {
+    fn from(page: CalendarUnit) -> Self {
+        match page {
+            CalendarUnit::Day => Self::Day,
+            CalendarUnit::Week => Self::Week,
+            CalendarUnit::Month => Self::Month,
+        }
+    }
+}

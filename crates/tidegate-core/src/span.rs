@@ -1,0 +1,69 @@
+//! The span of a limit: a length of time, or a page of the calendar.
+
+use core::time::Duration;
+
+use crate::Micros;
+
+/// A page of the calendar. Its length varies with months and daylight saving.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CalendarUnit {
+    /// From midnight to midnight.
+    Day,
+    /// From Monday to Sunday.
+    Week,
+    /// From the first to the last of the month.
+    Month,
+}
+
+/// The span of a limit.
+///
+/// `1d`, `1w` and `1month` name pages of the calendar, which is what they mean to a fixed window;
+/// every other algorithm takes a day for 24 hours and a week for seven days, and refuses a month.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Span {
+    /// A length of time.
+    Plain(Micros),
+    /// Exactly one day, week or month.
+    Calendar(CalendarUnit),
+}
+
+impl Span {
+    /// The longest span, 36,500 days.
+    pub const MAX: Micros = Micros::new(36_500 * Self::DAY_MICROS);
+    /// One second.
+    pub const SECOND: Self = Self::Plain(Micros::from_secs(1));
+    /// One minute.
+    pub const MINUTE: Self = Self::Plain(Micros::from_secs(60));
+    /// One hour.
+    pub const HOUR: Self = Self::Plain(Micros::from_secs(3_600));
+    /// One day.
+    pub const DAY: Self = Self::Calendar(CalendarUnit::Day);
+    /// One week.
+    pub const WEEK: Self = Self::Calendar(CalendarUnit::Week);
+    /// One month.
+    pub const MONTH: Self = Self::Calendar(CalendarUnit::Month);
+
+    pub(crate) const DAY_MICROS: u64 = 86_400_000_000;
+
+    /// The length, where it is always the same.
+    pub const fn length(self) -> Option<Micros> {
+        match self {
+            Self::Plain(length) => Some(length),
+            Self::Calendar(CalendarUnit::Day) => Some(Micros::new(Self::DAY_MICROS)),
+            Self::Calendar(CalendarUnit::Week) => Some(Micros::new(7 * Self::DAY_MICROS)),
+            Self::Calendar(CalendarUnit::Month) => None,
+        }
+    }
+}
+
+impl From<Micros> for Span {
+    fn from(length: Micros) -> Self {
+        Self::Plain(length)
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(length: Duration) -> Self {
+        Self::Plain(length.into())
+    }
+}

@@ -1,0 +1,59 @@
+//! What is remembered between two requests.
+
+use crate::approximate::Pair;
+use crate::bucket::Level;
+use crate::fixed::Count;
+use crate::log::Log;
+use crate::steps::Stepped;
+
+/// What a limit remembers about one key. No state means an unused key.
+///
+/// A state belongs to the limit that made it; when the limit changes, it has to be
+/// [carried](crate::Limit::carry) over. Another algorithm's state counts as none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State(pub(crate) Kind);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Level(Level),
+    Stepped(Stepped),
+    Count(Count),
+    Pair(Pair),
+    Log(Log),
+}
+
+impl State {
+    /// Bytes on the heap, beyond the size of the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Log(log) => log.heap_bytes(),
+            Kind::Level(_) | Kind::Stepped(_) | Kind::Count(_) | Kind::Pair(_) => 0,
+        }
+    }
+}
+
+/// Ties an algorithm's own state to its place in [`Kind`].
+macro_rules! state_is {
+    ($state:ident as $kind:ident) => {
+        type State = $state;
+
+        fn read(state: &crate::state::State) -> Option<&$state> {
+            match &state.0 {
+                crate::state::Kind::$kind(state) => Some(state),
+                _ => None,
+            }
+        }
+
+        fn take(state: crate::state::State) -> Option<$state> {
+            match state.0 {
+                crate::state::Kind::$kind(state) => Some(state),
+                _ => None,
+            }
+        }
+
+        fn wrap(state: $state) -> crate::state::State {
+            crate::state::State(crate::state::Kind::$kind(state))
+        }
+    };
+}
+pub(crate) use state_is;

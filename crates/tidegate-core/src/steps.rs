@@ -1,0 +1,95 @@
+//! The token bucket that refills in steps: `token-bucket .. every`.
+
+use crate::arithmetic::Arithmetic;
+use crate::invalid::InvalidLimit;
+use crate::state::state_is;
+use crate::{Micros, Moment};
+
+/// A bucket that gets `amount` permits back at every multiple of `every`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Steps {
+    pub(crate) every: u64,
+    pub(crate) amount: u64,
+    pub(crate) size: u64,
+}
+
+/// Permits missing from the bucket as of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stepped {
+    used: u64,
+    step: u64,
+}
+
+impl Steps {
+    pub(crate) fn new(
+        count: u64,
+        period: Micros,
+        every: Micros,
+        size: u64,
+    ) -> Result<Self, InvalidLimit> {
+        if !period.get().is_multiple_of(every.get()) {
+            return Err(InvalidLimit::EveryDoesNotDivide);
+        }
+        let steps = period.get() / every.get();
+        if !count.is_multiple_of(steps) {
+            return Err(InvalidLimit::EveryNotWhole);
+        }
+        Ok(Self { every: every.get(), amount: count / steps, size })
+    }
+
+    fn step(&self, at: &Moment) -> u64 {
+        at.now().get() / self.every
+    }
+
+    /// The span until consumption is down to `used`, which it is not now.
+    fn until(&self, state: &Stepped, used: u64, at: &Moment) -> Micros {
+        let step = state.step + (state.used - used).div_ceil(self.amount);
+        let instant = u128::from(step) * u128::from(self.every);
+        Micros::saturating_from(instant.saturating_sub(u128::from(at.now().get())))
+    }
+}
+
+impl Arithmetic for Steps {
+    state_is!(Stepped as Stepped);
+
+    fn used(&self, state: &Stepped, at: &Moment) -> u64 {
+        let steps = self.step(at).saturating_sub(state.step);
+        state.used.saturating_sub(steps.saturating_mul(self.amount))
+    }
+
+    fn wait(&self, state: &Stepped, at: &Moment, permits: u64) -> Micros {
+        let room_at = self.size - permits;
+        if self.used(state, at) <= room_at { Micros::ZERO } else { self.until(state, room_at, at) }
+    }
+
+    fn reset_after(&self, state: &Stepped, at: &Moment) -> Micros {
+        self.until(state, 0, at)
+    }
+
+    fn charge(
+        &self,
+        state: Option<Stepped>,
+        at: &Moment,
+        permits: u64,
+        _who: Option<&str>,
+    ) -> Option<Stepped> {
+        let used = state.map_or(0, |state| self.used(&state, at));
+        let used = used.saturating_add(permits).min(2 * self.size);
+        Some(Stepped { used, step: self.step(at) })
+    }
+
+    fn refund(&self, state: Stepped, at: &Moment, permits: u64) -> (Option<Stepped>, u64) {
+        let used = self.used(&state, at);
+        let given = permits.min(used);
+        let left = Stepped { used: used - given, step: self.step(at) };
+        ((given < used).then_some(left), given)
+    }
+
+    fn ahead(&self, state: &Stepped, at: &Moment) -> bool {
+        state.step > self.step(at)
+    }
+
+    fn rebase(&self, state: &mut Stepped, at: &Moment) {
+        state.step = self.step(at);
+    }
+}

@@ -1,0 +1,166 @@
+//! Instants and spans in whole microseconds, and the ticks on which limits count.
+
+use core::fmt;
+use core::time::Duration;
+
+/// Whole microseconds: an instant since the Unix epoch, or a span between two instants.
+///
+/// Always below 2^53, so that the same number is exact as a double in Redis's Lua. Anything
+/// larger becomes [`Micros::MAX`], some 285 years.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(u64);
+
+impl Micros {
+    /// No time at all, or the epoch.
+    pub const ZERO: Self = Self(0);
+    /// The last instant and the longest span: 2^53 - 1.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// `micros` microseconds, or [`Micros::MAX`] if that is less.
+    pub const fn new(micros: u64) -> Self {
+        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
+    }
+
+    /// `millis` milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self::new(millis.saturating_mul(1_000))
+    }
+
+    /// `secs` seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self::new(secs.saturating_mul(1_000_000))
+    }
+
+    /// The number of microseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Later by `span`.
+    #[must_use]
+    pub const fn saturating_add(self, span: Self) -> Self {
+        Self::new(self.0 + span.0)
+    }
+
+    /// Earlier by `span`, or the epoch if that is later.
+    #[must_use]
+    pub const fn saturating_sub(self, span: Self) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+
+    pub(crate) fn saturating_from(micros: u128) -> Self {
+        u64::try_from(micros).map_or(Self::MAX, Self::new)
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(span: Micros) -> Self {
+        Self::from_micros(span.0)
+    }
+}
+
+/// Rounds up to a whole microsecond: a wait is never cut short.
+impl From<Duration> for Micros {
+    fn from(span: Duration) -> Self {
+        Self::saturating_from(span.as_nanos().div_ceil(1_000))
+    }
+}
+
+impl fmt::Debug for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}us", self.0)
+    }
+}
+
+/// The grain on which a limit counts time: the finest one on which its numbers stay exact.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Tick {
+    /// One microsecond.
+    Micro,
+    /// One millisecond.
+    Milli,
+    /// One second.
+    Second,
+}
+
+impl Tick {
+    /// Finest first, the order in which a limit tries them.
+    pub(crate) const ALL: [Self; 3] = [Self::Micro, Self::Milli, Self::Second];
+
+    /// How long one tick lasts.
+    pub const fn span(self) -> Micros {
+        Micros(match self {
+            Self::Micro => 1,
+            Self::Milli => 1_000,
+            Self::Second => 1_000_000,
+        })
+    }
+
+    pub(crate) const fn floor(self, now: Micros) -> u64 {
+        now.0 / self.span().0
+    }
+
+    pub(crate) const fn ceil(self, now: Micros) -> u64 {
+        now.0.div_ceil(self.span().0)
+    }
+
+    /// The span from `now` until tick number `tick` begins.
+    pub(crate) fn until(self, tick: u64, now: Micros) -> Micros {
+        let instant = u128::from(tick) * u128::from(self.span().0);
+        Micros::saturating_from(instant.saturating_sub(u128::from(now.0)))
+    }
+}
+
+/// The instant of a call, and the calendar window around it where one is needed.
+///
+/// Only a limit per calendar day, week or month looks at the window. Without one it reckons in UTC;
+/// for another zone the caller passes the boundaries, since this crate has no zone data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    now: Micros,
+    window: Option<(Micros, Micros)>,
+}
+
+impl Moment {
+    /// The instant `now`, in UTC.
+    pub const fn new(now: Micros) -> Self {
+        Self { now, window: None }
+    }
+
+    /// The instant `now`, in the calendar window `start..end`; `None` unless it lies inside.
+    pub fn within(now: Micros, start: Micros, end: Micros) -> Option<Self> {
+        (start <= now && now < end).then_some(Self { now, window: Some((start, end)) })
+    }
+
+    /// The instant.
+    pub const fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// The calendar window that was passed in.
+    pub(crate) const fn window(&self) -> Option<(Micros, Micros)> {
+        self.window
+    }
+
+    /// Another instant. It keeps the window if it lies inside; a later one is taken to lie in a
+    /// window that has just begun where this one ends, an earlier one in the window before.
+    pub(crate) fn moved_to(&self, now: Micros) -> Self {
+        let window = self.window.map(|(start, end)| {
+            let length = end.saturating_sub(start);
+            if now < start {
+                (start.saturating_sub(length).min(now), start)
+            } else if now >= end {
+                (end, now.max(end).saturating_add(length))
+            } else {
+                (start, end)
+            }
+        });
+        Self { now, window }
+    }
+}
+
+impl From<Micros> for Moment {
+    fn from(now: Micros) -> Self {
+        Self::new(now)
+    }
+}

@@ -1,0 +1,180 @@
+//! What is asked of an engine.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use tidegate_core::{Cost, Expiry, Micros};
+
+use crate::engine::{EngineError, Refusal};
+use crate::{Key, RuleLimit};
+
+/// What to do with the charges of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Charge all if every limit allows it, else none.
+    Check,
+    /// Look without writing. A charge with a cost says what a check of it would be answered, or
+    /// was answered, if it has an id and was charged under it.
+    Peek,
+    /// Charge without asking: it has happened already.
+    Record,
+    /// Give back at most the present consumption.
+    Refund,
+    /// Forget consumption and holds.
+    Reset,
+    /// Set the costs aside if every limit allows it, until `ttl` has passed.
+    Hold {
+        /// The name to settle it by.
+        id: HoldId,
+        /// How long it lasts.
+        ttl: Micros,
+        /// What happens then.
+        expiry: Expiry,
+    },
+    /// End a hold and charge each of its limits `cost`, or what was held if there is none. A cost
+    /// of zero cancels. The call has no charges of its own; the engine knows what was held.
+    Settle {
+        /// The hold.
+        id: HoldId,
+        /// What is to be charged.
+        cost: Option<Cost>,
+    },
+    /// Let a hold last `ttl` from now. The call has no charges of its own.
+    Renew {
+        /// The hold.
+        id: HoldId,
+        /// How long it is to last.
+        ttl: Micros,
+    },
+}
+
+/// One limit, one key, one cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// The limit.
+    pub limit: &'a Arc<RuleLimit>,
+    /// Whom it concerns.
+    pub key: Key<'a>,
+    /// How much.
+    pub cost: Cost,
+    /// Who it was, for a `sliding-log` to keep with the entry.
+    pub who: Option<&'a str>,
+}
+
+/// One request to an engine: decided in one atomic step, charged all or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// What to do.
+    pub op: Op,
+    /// With which limits; the same limit and key twice counts as one with the costs added.
+    pub charges: &'a [Charge<'a>],
+    /// Charge at most once under this name, scoped to the first charge's rule and key.
+    pub once: Option<CallId<'a>>,
+}
+
+impl Call<'_> {
+    /// The most charges in one call.
+    pub const MAX_CHARGES: usize = 64;
+
+    /// Refuses what no engine has to think about. Engines call it first.
+    pub fn validate(&self) -> Result<(), EngineError> {
+        let of_a_hold = matches!(self.op, Op::Settle { .. } | Op::Renew { .. });
+        let count = self.charges.len();
+        if of_a_hold != (count == 0) || count > Self::MAX_CHARGES {
+            return Err(Refusal::ChargeCount(count).into());
+        }
+        let holds = matches!(self.op, Op::Hold { .. } | Op::Peek | Op::Reset);
+        for charge in self.charges {
+            let who = charge.who.map_or(0, str::len);
+            if !charge.key.is_valid() || who > Key::MAX_LEN {
+                return Err(Refusal::KeyTooLong.into());
+            }
+            if matches!(self.op, Op::Hold { .. }) && charge.cost.is_zero() {
+                return Err(Refusal::EmptyHold.into());
+            }
+            if charge.limit.limit().lease().is_some() && !holds {
+                return Err(Refusal::ConcurrencyNeedsHold.into());
+            }
+            charge.limit.check_zone()?;
+        }
+        Ok(())
+    }
+}
+
+/// The name under which a call is charged at most once: 1 to 64 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CallId<'a>(&'a str);
+
+impl<'a> CallId<'a> {
+    /// The longest name in bytes.
+    pub const MAX_LEN: usize = 64;
+    /// How long a name is remembered.
+    pub const TTL: Micros = Micros::from_secs(3_600);
+
+    /// A name, unless it is empty or too long.
+    pub fn new(id: &'a str) -> Result<Self, Refusal> {
+        if id.is_empty() || id.len() > Self::MAX_LEN {
+            return Err(Refusal::IdLength(id.len()));
+        }
+        Ok(Self(id))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &'a str {
+        self.0
+    }
+}
+
+/// The name of a hold: 128 random bits, written as 32 hexadecimal digits. Whoever knows it may
+/// settle the hold, so it is not to be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HoldId(u128);
+
+impl HoldId {
+    /// How long a hold may last at most.
+    pub const MAX_TTL: Micros = Micros::from_secs(3_600);
+    /// How long a settled or expired hold is remembered.
+    pub const REMEMBERED: Micros = Micros::from_secs(3_600);
+
+    /// A new name from the system's random numbers.
+    pub fn random() -> Result<Self, EngineError> {
+        let mut bits = [0; 16];
+        getrandom::fill(&mut bits).map_err(EngineError::unavailable)?;
+        Ok(Self(u128::from_ne_bytes(bits)))
+    }
+
+    /// The bits.
+    pub const fn get(self) -> u128 {
+        self.0
+    }
+}
+
+impl From<u128> for HoldId {
+    fn from(bits: u128) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Display for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Shows the beginning only: the whole name is a capability and has no place in a log.
+impl fmt::Debug for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HoldId({:04x}..)", self.0 >> 112)
+    }
+}
+
+impl FromStr for HoldId {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let digits = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let bits = u128::from_str_radix(text, 16).ok().filter(|_| digits);
+        bits.map(Self).ok_or(Refusal::UnknownHold)
+    }
+}

@@ -1,0 +1,158 @@
+//! Reservations and concurrency.
+
+use tidegate_core::{Expiry, Micros};
+
+use super::{Bench, EVERY_LIMIT, wait_of};
+use crate::{HoldId, Op, Refusal};
+
+pub(super) async fn run(new: impl Fn() -> Bench) {
+    a_hold_sets_aside_and_charges_nothing(&new()).await;
+    a_commit_charges_what_it_names(&new()).await;
+    a_hold_is_all_or_none(&new()).await;
+    a_hold_ends_at_its_deadline(&new()).await;
+    a_lease_is_charged_at_its_deadline(&new()).await;
+    a_renewed_hold_lasts_longer(&new()).await;
+    a_settled_hold_answers_the_same_again(&new()).await;
+    concurrency_counts_holders(&new()).await;
+    a_hold_outlives_no_clock_step(&new()).await;
+}
+
+const TTL: Micros = Micros::from_secs(5);
+
+async fn a_hold_sets_aside_and_charges_nothing(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("hold", text);
+        let (id, hold) = bench.hold(TTL);
+        let made = bench.one(hold, &limit, text, 7).await;
+        assert_eq!((made.allowed(), made.hold, made.remaining()), (true, Some(id), 3), "{text}");
+        let wait = wait_of(&bench.check(&limit, text, 4).await);
+        assert_eq!(wait, TTL, "what is held comes back at the deadline, {text}");
+        let (_, second) = bench.hold(TTL);
+        let denied = bench.one(second, &limit, text, 4).await;
+        assert_eq!((denied.allowed(), denied.hold), (false, None), "{text}");
+        let cancelled = bench.settle(id, Some(0)).await.expect("a decision");
+        assert_eq!((cancelled.expired, cancelled.remaining()), (false, 10), "{text}");
+        assert!(bench.check(&limit, text, 10).await.allowed, "{text}");
+    }
+}
+
+async fn a_commit_charges_what_it_names(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("commit", text);
+        for (cost, remaining) in [(Some(3), 7), (None, 4), (Some(5), 5), (Some(12), 0)] {
+            let key = format!("{text} {cost:?}");
+            let (id, hold) = bench.hold(TTL);
+            bench.one(hold, &limit, &key, 6).await;
+            let done = bench.settle(id, cost).await.expect("a decision");
+            assert_eq!((done.expired, done.remaining()), (false, remaining), "{text} {cost:?}");
+            assert_eq!(done.allowed(), cost != Some(12), "denied only in debt, {text} {cost:?}");
+        }
+    }
+}
+
+async fn a_hold_is_all_or_none(bench: &Bench) {
+    let (first, second) = (bench.limit("one", "10/m"), bench.limit("two", "sliding-log 5/m"));
+    let (_, hold) = bench.hold(TTL);
+    let denied = bench.ask(hold, &[(&first, "k", 5), (&second, "k", 6)]).await;
+    assert!(!denied.expect("a decision").allowed());
+    assert_eq!(bench.peek(&first, "k").await.remaining, 10);
+    let (id, hold) = bench.hold(TTL);
+    let made = bench.ask(hold, &[(&first, "k", 5), (&second, "k", 4)]).await;
+    assert!(made.expect("a decision").allowed());
+    let done = bench.settle(id, None).await.expect("a decision");
+    let remaining: Vec<u64> = done.verdicts.iter().map(|verdict| verdict.remaining).collect();
+    assert_eq!(remaining, [5, 1]);
+}
+
+async fn a_hold_ends_at_its_deadline(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("deadline", text);
+        let (id, hold) = bench.hold(TTL);
+        bench.one(hold, &limit, text, 6).await;
+        bench.advance(TTL.saturating_sub(Micros::new(1)));
+        assert_eq!(bench.peek(&limit, text).await.remaining, 4, "{text}");
+        bench.advance(Micros::new(1));
+        assert_eq!(bench.peek(&limit, text).await.remaining, 10, "{text}");
+        let late = bench.settle(id, Some(4)).await.expect("a decision");
+        assert_eq!((late.expired, late.remaining()), (true, 6), "charged all the same, {text}");
+    }
+}
+
+async fn a_lease_is_charged_at_its_deadline(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("lease", text);
+        let (id, hold) = bench.hold(TTL);
+        let Op::Hold { ttl, .. } = hold else { unreachable!("a hold") };
+        bench.one(Op::Hold { id, ttl, expiry: Expiry::Charge }, &limit, text, 6).await;
+        bench.advance(TTL);
+        let charged = bench.inspect(&limit, text).await.standing;
+        assert_eq!((charged.used, charged.held), (6, 0), "{text}");
+        let late = bench.settle(id, Some(4)).await.expect("a decision");
+        assert_eq!((late.expired, late.remaining()), (true, 4), "not charged twice, {text}");
+        bench.advance(Micros::from_secs(40 * 86_400));
+    }
+}
+
+async fn a_renewed_hold_lasts_longer(bench: &Bench) {
+    let limit = bench.limit("renew", "sliding-log 10/m");
+    let (id, hold) = bench.hold(TTL);
+    bench.one(hold, &limit, "k", 6).await;
+    bench.advance(Micros::from_secs(4));
+    assert!(!bench.renew(id, TTL).await.expect("a decision").expired);
+    bench.advance(Micros::from_secs(4));
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 4);
+    bench.advance(Micros::from_secs(1));
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 10);
+    assert!(bench.renew(id, TTL).await.expect("a decision").expired, "too late");
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 10);
+}
+
+async fn a_settled_hold_answers_the_same_again(bench: &Bench) {
+    let limit = bench.limit("again", "sliding-log 10/d");
+    let (id, hold) = bench.hold(TTL);
+    bench.one(hold, &limit, "k", 6).await;
+    let first = bench.settle(id, Some(2)).await.expect("a decision");
+    bench.advance(Micros::from_secs(3_000));
+    assert_eq!(bench.settle(id, Some(2)).await.expect("a decision"), first);
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 8, "charged once");
+    for otherwise in [Some(0), Some(3), None] {
+        let refused = bench.settle(id, otherwise).await.expect_err("settled");
+        assert_eq!(refused.refusal(), Some(&Refusal::AlreadySettled), "{otherwise:?}");
+    }
+    let refused = bench.renew(id, TTL).await.expect_err("settled");
+    assert_eq!(refused.refusal(), Some(&Refusal::AlreadySettled));
+    bench.advance(HoldId::REMEMBERED);
+    let forgotten = bench.settle(id, Some(2)).await.expect_err("forgotten");
+    assert_eq!(forgotten.refusal(), Some(&Refusal::UnknownHold));
+}
+
+async fn concurrency_counts_holders(bench: &Bench) {
+    let limit = bench.limit("holders", "concurrency 2 lease 5s");
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let (id, hold) = bench.hold(TTL);
+        assert!(bench.one(hold, &limit, "k", 1).await.allowed());
+        ids.push(id);
+        bench.advance(Micros::from_secs(1));
+    }
+    let (_, third) = bench.hold(TTL);
+    assert_eq!(wait_of(&bench.one(third, &limit, "k", 1).await.verdict()), Micros::from_secs(3));
+    bench.settle(ids[1], Some(1)).await.expect("a decision");
+    let (_, third) = bench.hold(TTL);
+    assert!(bench.one(third, &limit, "k", 1).await.allowed(), "a holder left");
+    bench.advance(Micros::from_secs(3));
+    let (_, fourth) = bench.hold(TTL);
+    assert!(bench.one(fourth, &limit, "k", 1).await.allowed(), "a crashed holder is gone");
+    let standing = bench.inspect(&limit, "k").await.standing;
+    assert_eq!((standing.used, standing.held, standing.remaining), (0, 2, 0));
+}
+
+async fn a_hold_outlives_no_clock_step(bench: &Bench) {
+    let limit = bench.limit("step", "concurrency 1 lease 5s");
+    let (_, hold) = bench.hold(TTL);
+    bench.one(hold, &limit, "k", 1).await;
+    bench.clock.set(bench.now().saturating_sub(Micros::from_secs(86_400)));
+    assert_eq!(bench.peek(&limit, "k").await.retry_after.span(), Some(TTL));
+    bench.advance(TTL);
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 1);
+}

@@ -1,0 +1,79 @@
+//! Idempotency: at most one charge per id.
+
+use tidegate_core::{Expiry, Micros};
+
+use super::{Bench, EVERY_LIMIT};
+use crate::{CallId, HoldId, Op, Refusal};
+
+pub(super) async fn run(new: impl Fn() -> Bench) {
+    an_id_is_charged_once(&new()).await;
+    an_id_serves_one_request_only(&new()).await;
+    a_denial_is_not_remembered(&new()).await;
+    an_id_belongs_to_its_rule_and_key(&new()).await;
+    a_reservation_made_twice_is_one(&new()).await;
+}
+
+async fn an_id_is_charged_once(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("once", text);
+        let first = bench.ask_once(Op::Check, &[(&limit, text, 4)], Some("a")).await;
+        let first = first.expect("a decision");
+        assert_eq!(first.remaining(), 6, "{text}");
+        for _ in 0..3 {
+            let again = bench.ask_once(Op::Check, &[(&limit, text, 4)], Some("a")).await;
+            assert_eq!(again.expect("a decision"), first, "{text}");
+        }
+        assert_eq!(bench.peek(&limit, text).await.remaining, 6, "{text}");
+    }
+    bench.advance(CallId::TTL);
+    let limit = bench.limit("once", "fixed-window 10/d");
+    let anew = bench.ask_once(Op::Check, &[(&limit, "fixed-window 10/d", 4)], Some("a")).await;
+    assert!(anew.expect("a decision").allowed(), "forgotten after its time");
+    assert_eq!(bench.peek(&limit, "fixed-window 10/d").await.remaining, 2);
+}
+
+async fn an_id_serves_one_request_only(bench: &Bench) {
+    let limit = bench.limit("one-request", "10/m");
+    let other = bench.limit("other", "10/m");
+    bench.ask_once(Op::Check, &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
+    for (op, asks) in [
+        (Op::Check, vec![(&limit, "k", 3)]),
+        (Op::Record, vec![(&limit, "k", 4)]),
+        (Op::Check, vec![(&limit, "k", 4), (&other, "k", 1)]),
+    ] {
+        let refused = bench.ask_once(op, &asks, Some("a")).await.expect_err("another request");
+        assert_eq!(refused.refusal(), Some(&Refusal::IdReused), "{op:?}");
+    }
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 6);
+    assert_eq!(bench.peek(&other, "k").await.remaining, 10);
+}
+
+async fn a_denial_is_not_remembered(bench: &Bench) {
+    let limit = bench.limit("denial", "sliding-log 10/m");
+    bench.check(&limit, "k", 10).await;
+    let denied = bench.ask_once(Op::Check, &[(&limit, "k", 1)], Some("a")).await;
+    assert!(!denied.expect("a decision").allowed());
+    bench.advance(Micros::from_secs(60));
+    let allowed = bench.ask_once(Op::Check, &[(&limit, "k", 1)], Some("a")).await;
+    assert!(allowed.expect("a decision").allowed());
+}
+
+async fn an_id_belongs_to_its_rule_and_key(bench: &Bench) {
+    let (one, two) = (bench.limit("scope-1", "10/m"), bench.limit("scope-2", "10/m"));
+    for (limit, key) in [(&one, "k"), (&one, "l"), (&two, "k")] {
+        let asked = bench.ask_once(Op::Check, &[(limit, key, 4)], Some("a")).await;
+        assert_eq!(asked.expect("a decision").remaining(), 6, "{} {key}", limit.rule());
+    }
+}
+
+async fn a_reservation_made_twice_is_one(bench: &Bench) {
+    let limit = bench.limit("reserve", "10/m");
+    let hold = || {
+        let id = HoldId::random().expect("the system has random numbers");
+        Op::Hold { id, ttl: Micros::from_secs(5), expiry: Expiry::Release }
+    };
+    let first = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
+    let again = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
+    assert_eq!(first, again, "the same reservation");
+    assert_eq!(bench.peek(&limit, "k").await.remaining, 6);
+}

@@ -1,0 +1,156 @@
+//! The answer of an engine.
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Micros, Outcome, Verdict, Wait};
+
+use crate::HoldId;
+
+/// Where a decision was made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// In this process.
+    Memory,
+    /// In Redis.
+    Redis,
+    /// From permits that Redis had lent to this process.
+    Lease,
+    /// From a denial that is still good.
+    DenyCache,
+    /// By the local limiter, because the store did not answer.
+    Fallback,
+}
+
+impl Source {
+    /// The word for it in answers and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Lease => "lease",
+            Self::DenyCache => "deny-cache",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
+/// What was decided about a call: one verdict per charge, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// Where it was decided.
+    pub source: Source,
+    /// One for each charge; for a settled or renewed hold, one for each limit held.
+    pub verdicts: SmallVec<[Verdict; 2]>,
+    /// What a refund gave back: the most over the limits.
+    pub refunded: Cost,
+    /// The hold had ended before it was settled or renewed.
+    pub expired: bool,
+    /// The hold that was made.
+    pub hold: Option<HoldId>,
+}
+
+impl Decision {
+    /// A decision without a refund or an expired hold.
+    pub fn new(source: Source, verdicts: SmallVec<[Verdict; 2]>) -> Self {
+        Self { source, verdicts, refunded: Cost::ZERO, expired: false, hold: None }
+    }
+
+    /// Bytes on the heap, beyond the size of the value itself.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        Self::heap_bytes_for(self.verdicts.capacity())
+    }
+
+    /// Bytes on the heap of a decision of so many verdicts.
+    pub(crate) fn heap_bytes_for(verdicts: usize) -> usize {
+        let inline = SmallVec::<[Verdict; 2]>::new().inline_size();
+        if verdicts > inline { verdicts.next_power_of_two() * size_of::<Verdict>() } else { 0 }
+    }
+
+    /// Every limit allows it.
+    pub fn allowed(&self) -> bool {
+        self.verdicts.iter().all(|verdict| verdict.allowed)
+    }
+
+    /// The index of the verdict that speaks for all. Denied: the longest wait. Allowed: the least
+    /// remaining, then the longest reset. Ties go to the first.
+    pub fn speaker(&self) -> usize {
+        let denied = |v: &Verdict| (!v.allowed).then_some(v.retry_after);
+        let best = |better: &dyn Fn(&Verdict, &Verdict) -> bool| {
+            self.verdicts
+                .iter()
+                .enumerate()
+                .reduce(|best, next| if better(next.1, best.1) { next } else { best })
+        };
+        let speaker = if self.allowed() {
+            best(&|a, b| {
+                (a.remaining, std::cmp::Reverse(a.reset_after))
+                    < (b.remaining, std::cmp::Reverse(b.reset_after))
+            })
+        } else {
+            best(&|a, b| denied(a) > denied(b))
+        };
+        speaker.map_or(0, |(index, _)| index)
+    }
+
+    /// The verdict that speaks for all. A decision without verdicts, which no engine makes, reads
+    /// as a denial for ever.
+    pub fn verdict(&self) -> Verdict {
+        self.verdicts.get(self.speaker()).copied().unwrap_or(Verdict {
+            allowed: false,
+            retry_after: Wait::Never,
+            delay: Micros::ZERO,
+            limit: 0,
+            remaining: 0,
+            reset_after: Micros::ZERO,
+        })
+    }
+
+    /// What became of the request.
+    pub fn outcome(&self) -> Outcome {
+        self.verdict().outcome()
+    }
+
+    /// When to come back: the longest wait over the limits.
+    pub fn retry_after(&self) -> Wait {
+        self.verdicts.iter().map(|verdict| verdict.retry_after).max().unwrap_or(Wait::Never)
+    }
+
+    /// What the limit that speaks has left.
+    pub fn remaining(&self) -> u64 {
+        self.verdict().remaining
+    }
+
+    /// How long to wait for the turn that was given, the longest over the limits.
+    pub fn delay(&self) -> Micros {
+        self.verdicts.iter().map(|verdict| verdict.delay).max().unwrap_or(Micros::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(allowed: bool, retry_after: Wait, remaining: u64, reset: u64) -> Verdict {
+        let reset_after = Micros::new(reset);
+        Verdict { allowed, retry_after, delay: Micros::ZERO, limit: 10, remaining, reset_after }
+    }
+
+    #[test]
+    fn the_longest_wait_speaks_when_denied_and_the_least_remaining_when_allowed() {
+        let yes = |remaining, reset| verdict(true, Wait::NONE, remaining, reset);
+        let no = |wait| verdict(false, Wait::For(Micros::new(wait)), 0, 9);
+        let never = verdict(false, Wait::Never, 5, 9);
+        for (verdicts, speaker) in [
+            (vec![yes(3, 1), yes(2, 1)], 1),
+            (vec![yes(2, 1), yes(2, 5), yes(2, 5)], 1),
+            (vec![yes(0, 1), no(5), no(7)], 2),
+            (vec![no(7), yes(0, 1), no(7)], 0),
+            (vec![no(7), never, no(9)], 1),
+            (vec![yes(0, 1)], 0),
+        ] {
+            let decision = Decision::new(Source::Memory, verdicts.clone().into());
+            assert_eq!(decision.speaker(), speaker, "{verdicts:?}");
+            assert_eq!(decision.allowed(), verdicts.iter().all(|v| v.allowed));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What keeps the counts: the contract between limiters, layers and stores.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tidegate_core::{InvalidCost, Standing};
+
+use crate::{Call, Clock, Decision, Key, RuleLimit, Source, SystemClock};
+
+/// Decides calls, each in one atomic step.
+///
+/// A store implements it, and so does a layer around another engine. It is used as
+/// `Arc<dyn Engine>`, so that a program can choose its store at run time.
+pub trait Engine: Send + Sync + 'static {
+    /// Decides one call: all its charges or none.
+    ///
+    /// An engine that can answer at once returns [`Answer::Ready`]. One that cannot returns
+    /// [`Answer::Later`] and does nothing before that is polled; dropped unpolled, it leaves no
+    /// trace. Dropped after that, the call may or may not have been charged.
+    fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision>;
+
+    /// What is known about one key under one limit. Changes nothing.
+    fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection>;
+
+    /// How the engine is.
+    fn health(&self) -> Health;
+
+    /// The clock by which callers wait for their turn.
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+}
+
+impl<E: Engine + ?Sized> Engine for Arc<E> {
+    fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
+        (**self).decide(call)
+    }
+
+    fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
+        (**self).inspect(limit, key)
+    }
+
+    fn health(&self) -> Health {
+        (**self).health()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        (**self).clock()
+    }
+}
+
+/// An answer that is there already, or that has to be awaited.
+pub enum Answer<'a, T> {
+    /// Here it is.
+    Ready(Result<T, EngineError>),
+    /// It will come.
+    Later(Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>),
+}
+
+impl<T> Answer<'_, T> {
+    /// The answer, if it needs no waiting for.
+    pub fn now(self) -> Result<T, EngineError> {
+        match self {
+            Self::Ready(answer) => answer,
+            Self::Later(_) => Err(Refusal::NotImmediate.into()),
+        }
+    }
+}
+
+/// Ready once.
+impl<T: Unpin> Future for Answer<'_, T> {
+    type Output = Result<T, EngineError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Later(future) => future.as_mut().poll(cx),
+            Self::Ready(answer) => {
+                let taken = Err(Refusal::AnswerTaken.into());
+                Poll::Ready(std::mem::replace(answer, taken))
+            }
+        }
+    }
+}
+
+/// Everything known about one key under one limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspection {
+    /// Where it was found.
+    pub source: Source,
+    /// What is used, held and left.
+    pub standing: Standing,
+    /// The most that fits at once.
+    pub limit: u64,
+    /// Who was charged how much, oldest first, as far as a `sliding-log` was told.
+    pub entries: Vec<(Option<Box<str>>, u64)>,
+    /// The key shares an overflow bucket, because memory ran out.
+    pub shared: bool,
+}
+
+/// How an engine is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Health {
+    /// It answers.
+    pub up: bool,
+    /// Keys it has state for, where that is known.
+    pub tracked_keys: Option<u64>,
+    /// Bytes it uses in this process.
+    pub memory_bytes: u64,
+}
+
+impl Health {
+    /// An engine that answers, with `tracked_keys` in `memory_bytes`.
+    pub fn up(tracked_keys: Option<u64>, memory_bytes: u64) -> Self {
+        Self { up: true, tracked_keys, memory_bytes }
+    }
+}
+
+/// Why there is no decision. A denial is a decision and never an error.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// Nobody answered; nothing was charged.
+    Unavailable(Arc<dyn Error + Send + Sync>),
+    /// Nobody answered in time; it may have been charged.
+    Ambiguous(Arc<dyn Error + Send + Sync>),
+    /// The call is not one that can be answered; nothing was charged.
+    Refused(Refusal),
+}
+
+impl EngineError {
+    /// Nobody answered, because of `cause`.
+    pub fn unavailable(cause: impl Error + Send + Sync + 'static) -> Self {
+        Self::Unavailable(Arc::new(cause))
+    }
+
+    /// The refusal, if it is one.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Unavailable(_) | Self::Ambiguous(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(cause) => write!(f, "no decision, nothing charged: {cause}"),
+            Self::Ambiguous(cause) => write!(f, "no decision, perhaps charged: {cause}"),
+            Self::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl Error for EngineError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Unavailable(cause) | Self::Ambiguous(cause) => Some(&**cause),
+            Self::Refused(refusal) => Some(refusal),
+        }
+    }
+}
+
+impl From<Refusal> for EngineError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Why a call cannot be answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A call of no charges or too many; or of some, about a hold.
+    ChargeCount(usize),
+    /// A key beyond [`Key::MAX_LEN`] or [`Key::MAX_PARTS`].
+    KeyTooLong,
+    /// A cost that is too large.
+    Cost(InvalidCost),
+    /// An id that is empty or beyond [`CallId::MAX_LEN`](crate::CallId::MAX_LEN).
+    IdLength(usize),
+    /// The id was used for another request.
+    IdReused,
+    /// No such hold, or it is forgotten.
+    UnknownHold,
+    /// The hold was settled in another way.
+    AlreadySettled,
+    /// A hold of nothing.
+    EmptyHold,
+    /// A hold longer than [`HoldId::MAX_TTL`](crate::HoldId::MAX_TTL), or of no length.
+    HoldLength,
+    /// `concurrency` counts holders; it can be held and released, not charged.
+    ConcurrencyNeedsHold,
+    /// No such time zone.
+    UnknownZone(Box<str>),
+    /// No such rule.
+    UnknownRule(Box<str>),
+    /// The engine cannot answer without waiting.
+    NotImmediate,
+    /// The answer has been taken already.
+    AnswerTaken,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ChargeCount(count) => {
+                write!(f, "a call of {count} charges; use 1 to {}", Call::MAX_CHARGES)
+            }
+            Self::KeyTooLong => write!(
+                f,
+                "the key is too long; at most {} bytes in {} parts, or send a hash",
+                Key::MAX_LEN,
+                Key::MAX_PARTS
+            ),
+            Self::Cost(invalid) => invalid.fmt(f),
+            Self::IdLength(len) => write!(f, "an id of {len} bytes; use 1 to 64"),
+            Self::IdReused => f.write_str("the id was used for another request; use a new one"),
+            Self::UnknownHold => f.write_str("no such reservation, or settled over an hour ago"),
+            Self::AlreadySettled => f.write_str("the reservation was settled in another way"),
+            Self::EmptyHold => f.write_str("a reservation of nothing; use a cost of 1 or more"),
+            Self::HoldLength => f.write_str("a reservation must last from 1us to 1h"),
+            Self::ConcurrencyNeedsHold => {
+                f.write_str("concurrency counts holders; reserve and release instead")
+            }
+            Self::UnknownZone(zone) => {
+                write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
+            }
+            Self::UnknownRule(rule) => write!(f, "no rule named {rule:?}"),
+            Self::NotImmediate => {
+                f.write_str("this engine cannot answer without waiting; await the answer")
+            }
+            Self::AnswerTaken => f.write_str("the answer was taken already; poll it once"),
+        }
+    }
+}
+
+impl Error for Refusal {}
+
+impl From<InvalidCost> for Refusal {
+    fn from(invalid: InvalidCost) -> Self {
+        Self::Cost(invalid)
+    }
+}

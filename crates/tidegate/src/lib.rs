@@ -1,0 +1,42 @@
+//! Tidegate decides whether a request may pass now and, if not, when to come back.
+//!
+//! # Layout
+//!
+//! - [`Limit`] (from `tidegate-core`) says what may pass; [`Rule`] gives limits a name.
+//! - [`Limiter`] is what programs use: check, wait, reserve. It asks an [`Engine`].
+//! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
+//!   the engine inside the process.
+//! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
+//! - `conformance` (a feature) holds any engine to the same claims.
+
+#![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
+
+mod calendar;
+mod call;
+mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod decision;
+mod engine;
+mod key;
+mod limiter;
+mod memory;
+mod rule;
+
+/// The README's examples are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
+pub use call::{Call, CallId, Charge, HoldId, Op};
+pub use clock::{Clock, ManualClock, Sleep, SystemClock};
+pub use decision::{Decision, Source};
+pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
+pub use key::Key;
+pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve};
+pub use memory::{Memory, MemoryBuilder};
+pub use rule::{InvalidRule, Rule, RuleLimit};
+pub use tidegate_core::{
+    Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros,
+    Outcome, ParseLimitError, Part, Span, Standing, Tick, Verdict, Wait,
+};

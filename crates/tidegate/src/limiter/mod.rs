@@ -1,0 +1,234 @@
+//! What programs use: rules over an engine.
+//!
+//! # Layout
+//!
+//! - `asking`: one question, built step by step and then awaited.
+//! - `waiting`: standing in a queue until it is one's turn. `line`: the queue.
+//! - `reservation`: permits set aside, to be committed or cancelled.
+
+mod asking;
+mod line;
+mod reservation;
+mod waiting;
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tidegate_core::Limit;
+
+pub use self::asking::{Ask, Asking};
+use self::line::Lines;
+pub use self::reservation::{Reservation, Reserve};
+use crate::engine::Refusal;
+use crate::key::Fingerprints;
+use crate::{Clock, Decision, Engine, EngineError, HoldId, Inspection, InvalidRule, Key, Op, Rule};
+
+/// Rules over an engine. Clones are the same limiter.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limit, Limiter, Memory};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Memory::default(), "100/s burst 20".parse::<Limit>()?);
+/// let decision = limiter.check("user-42").await?;
+/// assert!(decision.allowed());
+/// assert_eq!(decision.remaining(), 19);
+///
+/// limiter.acquire("user-42", Duration::from_secs(1)).await?;
+/// let reserved = limiter.reserve("user-42", 10).await?;
+/// reserved.commit(3).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Limiter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    rules: RwLock<Arc<[Rule]>>,
+    lines: Lines,
+    fingerprints: Fingerprints,
+}
+
+impl Limiter {
+    /// The name of the rule that [`Limiter::new`] makes.
+    pub const DEFAULT_RULE: &'static str = "default";
+
+    /// A limiter of one limit.
+    ///
+    /// A limit in a time zone that does not exist is refused with every call; to be told at
+    /// once, make a [`Rule`].
+    pub fn new(engine: impl Engine, limit: Limit) -> Self {
+        Self::over(engine, [Rule::unchecked(Self::DEFAULT_RULE, vec![limit])].into())
+    }
+
+    /// A limiter of several rules, each with a name of its own.
+    pub fn with_rules(
+        engine: impl Engine,
+        rules: impl IntoIterator<Item = Rule>,
+    ) -> Result<Self, InvalidRule> {
+        let rules: Arc<[Rule]> = rules.into_iter().collect();
+        for (i, rule) in rules.iter().enumerate() {
+            if rules.iter().take(i).any(|earlier| earlier.name() == rule.name()) {
+                return Err(InvalidRule::Duplicate(rule.name().into()));
+            }
+        }
+        Ok(Self::over(engine, rules))
+    }
+
+    fn over(engine: impl Engine, rules: Arc<[Rule]>) -> Self {
+        rules.iter().for_each(Rule::enact);
+        let shared = Shared {
+            clock: engine.clock(),
+            engine: Arc::new(engine),
+            rules: RwLock::new(rules),
+            lines: Lines::default(),
+            fingerprints: Fingerprints::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// May `key` pass now? Every limit of every rule is asked, and charged if all allow it.
+    pub fn check<'a>(&'a self, key: impl Into<Key<'a>>) -> Asking<'a> {
+        Asking::of_all(self, Op::Check, key.into())
+    }
+
+    /// As [`check`](Self::check), without a runtime; refused by an engine that has to wait.
+    pub fn check_now<'a>(&'a self, key: impl Into<Key<'a>>) -> Result<Decision, EngineError> {
+        self.check(key).now()
+    }
+
+    /// May all of these pass now? Each names its rule, its key and its cost; all or none.
+    pub fn check_each<'a>(&'a self, asks: &'a [Ask<'a>]) -> Asking<'a> {
+        Asking::of_each(self, Op::Check, asks)
+    }
+
+    /// Charges what has happened already, be there room for it or not.
+    pub fn record<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Asking<'a> {
+        Asking::of_all(self, Op::Record, key.into()).cost(cost)
+    }
+
+    /// Gives back at most `cost` of what `key` has used.
+    pub fn refund<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Asking<'a> {
+        Asking::of_all(self, Op::Refund, key.into()).cost(cost)
+    }
+
+    /// Forgets what `key` has used and holds.
+    pub fn reset<'a>(&'a self, key: impl Into<Key<'a>>) -> Asking<'a> {
+        Asking::of_all(self, Op::Reset, key.into())
+    }
+
+    /// Waits until `key` may pass, first come first served, but no longer than `timeout`. Answers
+    /// at once if even the earliest possible turn is later than that.
+    ///
+    /// Dropping the future leaves the line and charges nothing. A `leaky-bucket .. queue` is charged
+    /// when the turn has come, not before. The order is kept among those who
+    /// wait for the same key in this limiter; [`check`](Self::check) does not stand in line.
+    pub async fn acquire<'a>(
+        &'a self,
+        key: impl Into<Key<'a>>,
+        timeout: Duration,
+    ) -> Result<Decision, Limited> {
+        self.check(key).wait(timeout).await
+    }
+
+    /// Sets `cost` aside for `key`, to be committed or cancelled. Dropped, it is cancelled.
+    pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Reserve<'a> {
+        Reserve::new(Asking::of_all(self, Op::Peek, key.into()).cost(cost))
+    }
+
+    /// The reservation of this id, made here or by another process on the same store.
+    pub fn reservation(&self, id: HoldId) -> Reservation {
+        Reservation::found(self.clone(), id)
+    }
+
+    /// What is known about `key`, one for each limit of every rule.
+    pub async fn inspect(&self, key: impl Into<Key<'_>>) -> Result<Vec<Inspection>, EngineError> {
+        let (key, rules) = (key.into(), self.rules());
+        let mut inspections = Vec::new();
+        for limit in rules.iter().flat_map(Rule::limits) {
+            inspections.push(self.shared.engine.inspect(limit, key).await?);
+        }
+        Ok(inspections)
+    }
+
+    /// Puts `rule` in the place of the rule of the same name. Consumption is kept: it is brought to
+    /// now at the old rate, rounded up, and at most the new limit.
+    pub fn set_rule(&self, rule: Rule) -> Result<(), Refusal> {
+        let mut rules = self.shared.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = rules.to_vec();
+        let place = changed.iter_mut().find(|old| old.name() == rule.name());
+        match place {
+            Some(old) => {
+                rule.enact();
+                *old = rule;
+            }
+            None => return Err(Refusal::UnknownRule(rule.name().into())),
+        }
+        *rules = changed.into();
+        Ok(())
+    }
+
+    /// Changes the limit of a limiter made by [`Limiter::new`]. See [`set_rule`](Self::set_rule).
+    pub fn set_limit(&self, limit: Limit) -> Result<(), Refusal> {
+        self.set_rule(Rule::unchecked(Self::DEFAULT_RULE, vec![limit]))
+    }
+
+    /// The rules as they are now.
+    pub fn rules(&self) -> Arc<[Rule]> {
+        self.shared.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The engine that decides.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.shared.engine
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("rules", &self.rules()).finish_non_exhaustive()
+    }
+}
+
+/// Why something that had to pass did not.
+#[derive(Clone, Debug)]
+pub enum Limited {
+    /// A limit denied it; the decision says when to come back.
+    Denied(Decision),
+    /// There is no decision.
+    NoAnswer(EngineError),
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(decision) => match decision.retry_after().span() {
+                Some(span) => write!(f, "rate limited; retry after {:?}", Duration::from(span)),
+                None => f.write_str("rate limited; the cost is larger than the whole limit"),
+            },
+            Self::NoAnswer(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Limited {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Denied(_) => None,
+            Self::NoAnswer(error) => Some(error),
+        }
+    }
+}
+
+impl From<EngineError> for Limited {
+    fn from(error: EngineError) -> Self {
+        Self::NoAnswer(error)
+    }
+}

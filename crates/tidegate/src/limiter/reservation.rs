@@ -1,0 +1,158 @@
+//! Permits set aside before the work, settled after it.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use tidegate_core::{Cost, Expiry, Micros};
+
+use super::asking::Asking;
+use super::{Limited, Limiter};
+use crate::engine::Refusal;
+use crate::{Call, Decision, EngineError, HoldId, Op, Rule};
+
+/// A reservation in the making; made when it is awaited.
+#[must_use = "nothing is reserved before it is awaited"]
+#[derive(Debug)]
+pub struct Reserve<'a> {
+    asking: Asking<'a>,
+    ttl: Option<Duration>,
+}
+
+impl<'a> Reserve<'a> {
+    /// How long a reservation lasts unless told otherwise. `concurrency` has its lease instead.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+
+    pub(super) fn new(asking: Asking<'a>) -> Self {
+        Self { asking, ttl: None }
+    }
+
+    /// Lets it last this long, at most an hour.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Reserves at most once under `id`: asked again within an hour, it is the same reservation.
+    pub fn once(mut self, id: &'a str) -> Self {
+        self.asking = self.asking.once(id);
+        self
+    }
+
+    /// The shortest lease among the limits, or the default.
+    fn ttl_or_default(&self) -> Micros {
+        let rules = self.asking.limiter.rules();
+        let leases = rules.iter().flat_map(Rule::limits).filter_map(|l| l.limit().lease());
+        self.ttl.map(Micros::from).or(leases.min()).unwrap_or(Self::DEFAULT_TTL.into())
+    }
+
+    async fn make(self) -> Result<Reservation, Limited> {
+        let op =
+            Op::Hold { id: HoldId::random()?, ttl: self.ttl_or_default(), expiry: Expiry::Release };
+        let decision = self.asking.with(op).await?;
+        match decision.hold {
+            Some(id) => Ok(Reservation {
+                limiter: self.asking.limiter.clone(),
+                id,
+                decision: Some(decision),
+                cancel_on_drop: true,
+            }),
+            None => Err(Limited::Denied(decision)),
+        }
+    }
+}
+
+impl<'a> IntoFuture for Reserve<'a> {
+    type Output = Result<Reservation, Limited>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.make())
+    }
+}
+
+/// Permits that are set aside. Dropped, they are given back; left alone, they go back at the
+/// deadline.
+#[must_use = "dropped, it is cancelled"]
+pub struct Reservation {
+    limiter: Limiter,
+    id: HoldId,
+    decision: Option<Decision>,
+    cancel_on_drop: bool,
+}
+
+impl Reservation {
+    pub(super) fn found(limiter: Limiter, id: HoldId) -> Self {
+        Self { limiter, id, decision: None, cancel_on_drop: false }
+    }
+
+    /// The name by which any process on the same store can settle it.
+    pub fn id(&self) -> HoldId {
+        self.id
+    }
+
+    /// What was decided when it was made; `None` if it was found by its id.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.decision.as_ref()
+    }
+
+    /// Ends it and charges `cost`, which may be less or more than was reserved. After the deadline
+    /// it is charged all the same, and the decision says `expired`.
+    pub async fn commit(self, cost: u64) -> Result<Decision, EngineError> {
+        let cost = Cost::new(cost).map_err(Refusal::from)?;
+        self.settle(Some(cost)).await
+    }
+
+    /// Ends it and charges what was reserved.
+    pub async fn commit_all(self) -> Result<Decision, EngineError> {
+        self.settle(None).await
+    }
+
+    /// Ends it and charges nothing; for `concurrency`, leaves.
+    pub async fn cancel(self) -> Result<Decision, EngineError> {
+        self.settle(Some(Cost::ZERO)).await
+    }
+
+    /// Lets it last `ttl` from now. If the decision says `expired`, it had ended already.
+    pub async fn renew(&self, ttl: Duration) -> Result<Decision, EngineError> {
+        let op = Op::Renew { id: self.id, ttl: ttl.into() };
+        self.limiter.engine().decide(Call { op, charges: &[], once: None }).await
+    }
+
+    /// Lets it stand until somebody settles it by its id, or until the deadline.
+    pub fn keep(mut self) -> HoldId {
+        self.cancel_on_drop = false;
+        self.id
+    }
+
+    async fn settle(mut self, cost: Option<Cost>) -> Result<Decision, EngineError> {
+        let engine = self.limiter.engine().clone();
+        let op = Op::Settle { id: self.id, cost };
+        let answer = engine.decide(Call { op, charges: &[], once: None }).await;
+        self.cancel_on_drop &= answer.is_err();
+        answer
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.cancel_on_drop {
+            return;
+        }
+        let (engine, id) = (self.limiter.engine().clone(), self.id);
+        let cancel =
+            Call { op: Op::Settle { id, cost: Some(Cost::ZERO) }, charges: &[], once: None };
+        let later = matches!(engine.decide(cancel), crate::Answer::Later(_));
+        // Without a runtime to send it from, the deadline will give the permits back.
+        if let (true, Ok(runtime)) = (later, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move { engine.decide(cancel).await });
+        }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+//! Calls about a hold: its end, and its renewal.
+
+use std::sync::MutexGuard;
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Expiry, Hold, Micros};
+
+use super::locked::{Locked, Part, Parts, Place, peek};
+use super::table::Table;
+use super::{Full, HeldPart, Memory, Reserved, lock};
+use crate::engine::Refusal;
+use crate::{Decision, EngineError, HoldId, Op, Source};
+
+/// The holds that share a shard with the one a call is about.
+pub(super) struct HoldsLocked<'a>(MutexGuard<'a, Table<Reserved>>);
+
+impl HoldsLocked<'_> {
+    /// Makes room for one more hold on `parts`, here and with the cells.
+    pub(super) fn make_room(
+        &mut self,
+        parts: &Parts<'_>,
+        locked: &mut Locked<'_>,
+        now: Micros,
+    ) -> Result<(), EngineError> {
+        self.0.sweep(Memory::SWEEP_WHEN_FULL / 16, |reserved| reserved.forget_at <= now);
+        let limits: usize = parts.iter().map(|part| part.limit.own_bytes()).sum();
+        let cells: usize = parts.iter().map(|part| locked.hold_growth(part)).sum();
+        let heap = limits + cells + Decision::heap_bytes_for(parts.len());
+        let heap = heap + parts.len() * size_of::<HeldPart>();
+        if !self.0.has_room_for(1, heap) {
+            locked.ask_for(usize::MAX, now);
+        }
+        if self.0.has_room_for(1, heap) { Ok(()) } else { Err(EngineError::unavailable(Full)) }
+    }
+
+    pub(super) fn insert(&mut self, id: HoldId, reserved: Reserved) {
+        self.0.insert(id.get(), reserved);
+    }
+}
+
+impl Memory {
+    /// Locks the place of a hold that `op` wants to make, if it does.
+    pub(super) fn lock_hold_of(&self, op: Op) -> Result<Option<HoldsLocked<'_>>, EngineError> {
+        let Op::Hold { id, ttl, .. } = op else { return Ok(None) };
+        check_ttl(ttl)?;
+        let holds = self.lock_holds(id);
+        if holds.0.get(id.get()).is_some() {
+            return Err(Refusal::IdReused.into());
+        }
+        Ok(Some(holds))
+    }
+
+    pub(super) fn settle(&self, id: HoldId, cost: Option<Cost>) -> Result<Decision, EngineError> {
+        let mut holds = self.lock_holds(id);
+        let reserved = holds.0.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
+        let held_parts = reserved.parts.clone();
+        let parts = as_parts(&held_parts);
+        let mut locked = Locked::new(self, &parts);
+        let now = self.clock.now();
+        if reserved.forget_at <= now {
+            return Err(Refusal::UnknownHold.into());
+        }
+        if let Some((settled, decision)) = &reserved.settled {
+            let same = *settled == cost;
+            return if same { Ok(decision.clone()) } else { Err(Refusal::AlreadySettled.into()) };
+        }
+        let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
+        let places = places(&mut locked, &parts, op, now)?;
+        let mut decision = Decision::new(Source::Memory, SmallVec::new());
+        for (part, place) in parts.iter().zip(places) {
+            let budget = self.budget_of(place);
+            let cell = locked.cell(part, place);
+            let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
+            decision.expired |= held.is_none();
+            let charged_at_end = match (held, reserved.expiry) {
+                (None, Expiry::Charge) => part.cost,
+                _ => Cost::ZERO,
+            };
+            let due = cost.unwrap_or(part.cost).saturating_sub(charged_at_end);
+            if !due.is_zero() {
+                locked.write(part, place, |cell, budget| cell.charge(now, due, None, budget));
+            }
+            decision.verdicts.push(peek(&mut locked, part, place, now));
+            locked.drop_if_recovered(part, place, now);
+        }
+        reserved.settled = Some((cost, decision.clone()));
+        reserved.forget_at = now.saturating_add(HoldId::REMEMBERED);
+        Ok(decision)
+    }
+
+    pub(super) fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
+        check_ttl(ttl)?;
+        let mut holds = self.lock_holds(id);
+        let reserved = holds.0.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
+        let held_parts = reserved.parts.clone();
+        let parts = as_parts(&held_parts);
+        let mut locked = Locked::new(self, &parts);
+        let now = self.clock.now();
+        if reserved.forget_at <= now {
+            return Err(Refusal::UnknownHold.into());
+        }
+        if reserved.settled.is_some() {
+            return Err(Refusal::AlreadySettled.into());
+        }
+        let places = places(&mut locked, &parts, Op::Peek, now)?;
+        let mut decision = Decision::new(Source::Memory, SmallVec::new());
+        let deadline = now.saturating_add(ttl);
+        for (part, place) in parts.iter().zip(places) {
+            let budget = self.budget_of(place);
+            let cell = locked.cell(part, place);
+            let renewed = cell.is_some_and(|cell| {
+                let held = cell.release(now, id.get(), budget);
+                let renewed = held.map(|held| Hold { deadline, ttl, ..held });
+                renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
+            });
+            decision.expired |= !renewed;
+            decision.verdicts.push(peek(&mut locked, part, place, now));
+        }
+        // Whatever was renewed must be remembered for longer than it lasts.
+        reserved.forget_at = reserved.forget_at.max(deadline.saturating_add(HoldId::REMEMBERED));
+        Ok(decision)
+    }
+
+    fn lock_holds(&self, id: HoldId) -> HoldsLocked<'_> {
+        HoldsLocked(lock(&self.holds[self.shard_of(id.get())]))
+    }
+}
+
+fn check_ttl(ttl: Micros) -> Result<(), EngineError> {
+    if ttl == Micros::ZERO || ttl > HoldId::MAX_TTL {
+        return Err(Refusal::HoldLength.into());
+    }
+    Ok(())
+}
+
+fn as_parts<'a>(held: &'a [HeldPart]) -> Parts<'a> {
+    let whole = |held: &'a HeldPart| {
+        let HeldPart { limit, fingerprint, cost } = held;
+        Part { limit, fingerprint: *fingerprint, cost: *cost, who: None }
+    };
+    held.iter().map(whole).collect()
+}
+
+fn places(
+    locked: &mut Locked<'_>,
+    parts: &Parts<'_>,
+    op: Op,
+    now: Micros,
+) -> Result<Vec<Place>, EngineError> {
+    parts.iter().map(|part| locked.place(part, op, now)).collect()
+}
