@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::{
-    Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, Limit,
+    Ask, Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, Limit,
     Limited, Limiter, ManualClock, Memory, Micros, Op, Rule,
 };
 use tidegate_model::Rng;
@@ -103,6 +103,23 @@ fn after_the_flood_has_recovered_new_keys_have_a_full_limit_of_their_own() {
         ));
         watch.hold_to(CAP);
     }
+}
+
+#[test]
+fn keys_of_one_call_that_share_an_overflow_bucket_want_it_together() {
+    let world = World::new(CAP);
+    world.fill(&world.limiter(&[("flood", "5/m burst 5")]));
+    let limiter = world.limiter(&[("late", "5/m burst 5")]);
+    let names: Vec<String> = (0..16_000).map(|key| format!("late-{key}")).collect();
+    let mut shared = 0;
+    for call in names.chunks(64) {
+        let asks: Vec<Ask<'_>> = call.iter().map(|key| Ask::new("late", key)).collect();
+        let allowed = limiter.check_each(&asks).now().is_ok_and(|decision| decision.allowed());
+        let is_shared = |key: &String| ready(limiter.inspect(key)).unwrap()[0].shared;
+        shared += if allowed { call.iter().filter(|key| is_shared(key)).count() } else { 0 };
+    }
+    say(&format!("memory: calls of 64 keys without room admitted {shared}, bound {}", 16 * 5));
+    assert!(shared <= 16 * 5);
 }
 
 #[test]

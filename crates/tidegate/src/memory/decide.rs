@@ -114,7 +114,9 @@ impl Memory {
     ) -> Verdicts {
         let looks = parts.iter().zip(places).map(|(part, place)| {
             let cost = match op {
-                Op::Check | Op::Peek | Op::Hold { .. } => part.cost,
+                Op::Check | Op::Peek | Op::Hold { .. } => {
+                    locked.wanted(part, *place, parts, places)
+                }
                 _ => Cost::ZERO,
             };
             match locked.cell(part, *place) {

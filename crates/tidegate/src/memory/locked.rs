@@ -124,6 +124,23 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// What a call wants of the cell of `part`: keys that share an overflow bucket want it together.
+    pub(crate) fn wanted(
+        &self,
+        part: &Part<'_>,
+        place: Place,
+        parts: &[Part<'_>],
+        places: &[Place],
+    ) -> Cost {
+        if place == Place::Own {
+            return part.cost;
+        }
+        let shared = parts.iter().zip(places).filter(|(_, place)| **place == Place::Shared);
+        shared
+            .filter(|(other, _)| self.bucket(other) == self.bucket(part))
+            .fold(Cost::ZERO, |sum, (other, _)| sum.saturating_add(other.cost))
+    }
+
     /// Changes the cell of a part, which is made if it has none.
     pub(crate) fn write(
         &mut self,

@@ -51,45 +51,74 @@ impl Memory {
     }
 
     pub(super) fn settle(&self, id: HoldId, cost: Option<Cost>) -> Result<Decision, EngineError> {
-        let mut holds = self.lock_holds(id);
-        let reserved = holds.0.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
-        let held_parts = reserved.parts.clone();
-        let parts = as_parts(&held_parts);
-        let mut locked = Locked::new(self, &parts);
-        let now = self.clock.now();
-        if reserved.forget_at <= now {
-            return Err(Refusal::UnknownHold.into());
-        }
-        if let Some((settled, decision)) = &reserved.settled {
-            let same = *settled == cost;
-            return if same { Ok(decision.clone()) } else { Err(Refusal::AlreadySettled.into()) };
-        }
-        let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
-        let places = places(&mut locked, &parts, op, now)?;
-        let mut decision = Decision::new(Source::Memory, SmallVec::new());
-        for (part, place) in parts.iter().zip(places) {
-            let budget = self.budget_of(place);
-            let cell = locked.cell(part, place);
-            let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
-            decision.expired |= held.is_none();
-            let charged_at_end = match (held, reserved.expiry) {
-                (None, Expiry::Charge) => part.cost,
-                _ => Cost::ZERO,
-            };
-            let due = cost.unwrap_or(part.cost).saturating_sub(charged_at_end);
-            if !due.is_zero() {
-                locked.write(part, place, |cell, budget| cell.charge(now, due, None, budget));
+        self.with_hold(id, |reserved, parts, locked, now| {
+            if let Some((settled, decision)) = &reserved.settled {
+                let same = *settled == cost;
+                return same.then(|| decision.clone()).ok_or(Refusal::AlreadySettled.into());
             }
-            decision.verdicts.push(peek(&mut locked, part, place, now));
-            locked.drop_if_recovered(part, place, now);
-        }
-        reserved.settled = Some((cost, decision.clone()));
-        reserved.forget_at = now.saturating_add(HoldId::REMEMBERED);
-        Ok(decision)
+            let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
+            let places = places(locked, parts, op, now)?;
+            let mut decision = Decision::new(Source::Memory, SmallVec::new());
+            for (part, place) in parts.iter().zip(places) {
+                let budget = self.budget_of(place);
+                let cell = locked.cell(part, place);
+                let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
+                decision.expired |= held.is_none();
+                let charged_at_end = match (held, reserved.expiry) {
+                    (None, Expiry::Charge) => part.cost,
+                    _ => Cost::ZERO,
+                };
+                let due = cost.unwrap_or(part.cost).saturating_sub(charged_at_end);
+                if !due.is_zero() {
+                    locked.write(part, place, |cell, budget| cell.charge(now, due, None, budget));
+                }
+                decision.verdicts.push(peek(locked, part, place, now));
+                locked.drop_if_recovered(part, place, now);
+            }
+            reserved.settled = Some((cost, decision.clone()));
+            reserved.forget_at = now.saturating_add(HoldId::REMEMBERED);
+            Ok(decision)
+        })
     }
 
     pub(super) fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
         check_ttl(ttl)?;
+        self.with_hold(id, |reserved, parts, locked, now| {
+            if reserved.settled.is_some() {
+                return Err(Refusal::AlreadySettled.into());
+            }
+            let places = places(locked, parts, Op::Peek, now)?;
+            let mut decision = Decision::new(Source::Memory, SmallVec::new());
+            let deadline = now.saturating_add(ttl);
+            for (part, place) in parts.iter().zip(places) {
+                let budget = self.budget_of(place);
+                let cell = locked.cell(part, place);
+                let renewed = cell.is_some_and(|cell| {
+                    let held = cell.release(now, id.get(), budget);
+                    let renewed = held.map(|held| Hold { deadline, ttl, ..held });
+                    renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
+                });
+                decision.expired |= !renewed;
+                decision.verdicts.push(peek(locked, part, place, now));
+            }
+            // Whatever was renewed must be remembered for longer than it lasts.
+            let forget_at = deadline.saturating_add(HoldId::REMEMBERED);
+            reserved.forget_at = reserved.forget_at.max(forget_at);
+            Ok(decision)
+        })
+    }
+
+    /// Finds a hold that is not forgotten, and locks it and its cells.
+    fn with_hold(
+        &self,
+        id: HoldId,
+        change: impl FnOnce(
+            &mut Reserved,
+            &Parts<'_>,
+            &mut Locked<'_>,
+            Micros,
+        ) -> Result<Decision, EngineError>,
+    ) -> Result<Decision, EngineError> {
         let mut holds = self.lock_holds(id);
         let reserved = holds.0.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
         let held_parts = reserved.parts.clone();
@@ -99,26 +128,7 @@ impl Memory {
         if reserved.forget_at <= now {
             return Err(Refusal::UnknownHold.into());
         }
-        if reserved.settled.is_some() {
-            return Err(Refusal::AlreadySettled.into());
-        }
-        let places = places(&mut locked, &parts, Op::Peek, now)?;
-        let mut decision = Decision::new(Source::Memory, SmallVec::new());
-        let deadline = now.saturating_add(ttl);
-        for (part, place) in parts.iter().zip(places) {
-            let budget = self.budget_of(place);
-            let cell = locked.cell(part, place);
-            let renewed = cell.is_some_and(|cell| {
-                let held = cell.release(now, id.get(), budget);
-                let renewed = held.map(|held| Hold { deadline, ttl, ..held });
-                renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
-            });
-            decision.expired |= !renewed;
-            decision.verdicts.push(peek(&mut locked, part, place, now));
-        }
-        // Whatever was renewed must be remembered for longer than it lasts.
-        reserved.forget_at = reserved.forget_at.max(deadline.saturating_add(HoldId::REMEMBERED));
-        Ok(decision)
+        change(reserved, &parts, &mut locked, now)
     }
 
     fn lock_holds(&self, id: HoldId) -> HoldsLocked<'_> {
