@@ -49,7 +49,7 @@ impl Terms {
             ) if (old_window, old.tick) == (new_window, self.tick) => {
                 let (present, previous) = self.pair(present, previous, window, now);
                 let present = present.min(capacity);
-                let mut previous = previous.min(capacity);
+                let mut previous = previous.min(2 * capacity);
                 // The most that fits, found by halving: share() only grows with it.
                 let mut too_many = previous + 1;
                 let mut fits = 0;

@@ -71,7 +71,7 @@ impl Terms {
             }
             Some(&Consumption::Approximate { present, previous, window }) => {
                 let (present, previous) = self.pair(present, previous, window, now);
-                present + self.share(previous, now)
+                (present + self.share(previous, now)).min(2 * self.spec.capacity())
             }
         }
     }

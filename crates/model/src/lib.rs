@@ -26,7 +26,7 @@ mod world;
 pub use calendar::Zone;
 pub use model::{Cell, Event, Hold, Situation};
 pub use rng::Rng;
-pub use run::{Mismatch, Stats, run, say};
+pub use run::{Mismatch, OnPanic, Stats, run, say};
 pub use spec::{Bucket, MAX, Spec, Window};
 pub use subject::{Answer, Call, Op, Part, Subject};
 pub use trace::Profile;

@@ -70,7 +70,7 @@ pub fn run<S: Subject>(
     let mut subject = make(&first);
     let mut stats = Stats::default();
     let mut calls: Vec<Call> = Vec::new();
-    let _named = Named(seed);
+    let _named = OnPanic(format!("in the trace of TIDEGATE_SEED={seed}"));
     for _ in 0..trace.len() {
         let call = trace.next(&world);
         stats.steps_back += u64::from(calls.last().is_some_and(|last| call.now < last.now));
@@ -89,13 +89,14 @@ pub fn run<S: Subject>(
     Ok(stats)
 }
 
-/// Names the seed when a subject panics.
-struct Named(u64);
+/// Says this, such as the seed, if the thread panics while it lives.
+#[derive(Debug)]
+pub struct OnPanic(pub String);
 
-impl Drop for Named {
+impl Drop for OnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            say(&format!("in the trace of TIDEGATE_SEED={}", self.0));
+            say(&self.0);
         }
     }
 }

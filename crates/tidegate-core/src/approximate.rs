@@ -61,6 +61,12 @@ impl Approximate {
         (pair.previous * (self.window - passed)).div_ceil(self.window)
     }
 
+    /// What counts of both. A step back inside the window makes the previous count weigh more
+    /// again, but never more than a debt may be.
+    fn sum(&self, pair: &Pair, passed: u64) -> u64 {
+        (pair.present + self.weighed(pair, passed)).min(2 * self.limit)
+    }
+
     /// The earliest tick of the window after `count` was counted at which `room` permits are enough
     /// to hold what is left of `count`, as a number of ticks since that window began.
     fn fades_to(&self, count: u64, room: u64) -> u64 {
@@ -82,7 +88,7 @@ impl Approximate {
         pair.present = pair.present.min(self.limit);
         let room = self.limit - pair.present;
         let fits = room * self.window / (self.window - passed);
-        pair.previous = pair.previous.min(fits).min(self.limit);
+        pair.previous = pair.previous.min(fits).min(2 * self.limit);
         Some((pair.previous + pair.present > 0).then_some(pair))
     }
 }
@@ -92,13 +98,13 @@ impl Arithmetic for Approximate {
 
     fn used(&self, state: &Pair, at: &Moment) -> u64 {
         let (pair, passed) = self.brought_to(state, at);
-        pair.present + self.weighed(&pair, passed)
+        self.sum(&pair, passed)
     }
 
     fn wait(&self, state: &Pair, at: &Moment, permits: u64) -> Micros {
         let (pair, passed) = self.brought_to(state, at);
         let room = self.limit - permits;
-        if pair.present + self.weighed(&pair, passed) <= room {
+        if self.sum(&pair, passed) <= room {
             return Micros::ZERO;
         }
         if pair.present <= room {
@@ -126,19 +132,18 @@ impl Arithmetic for Approximate {
         let index = self.tick.floor(at.now()) / self.window;
         let unused = Pair { previous: 0, present: 0, index };
         let (mut pair, passed) = self.brought_to(&state.unwrap_or(unused), at);
-        let used = pair.present + self.weighed(&pair, passed);
-        pair.present += permits.min((2 * self.limit).saturating_sub(used));
+        pair.present += permits.min(2 * self.limit - self.sum(&pair, passed));
         Some(pair)
     }
 
     /// The present window first: a counter of the past gives back only a share of what is taken.
     fn refund(&self, state: Pair, at: &Moment, permits: u64) -> (Option<Pair>, u64) {
         let (mut pair, passed) = self.brought_to(&state, at);
-        let used = pair.present + self.weighed(&pair, passed);
+        let used = self.sum(&pair, passed);
         let from_present = permits.min(pair.present);
         pair.present -= from_present;
         pair.previous = pair.previous.saturating_sub(permits - from_present);
-        let left = pair.present + self.weighed(&pair, passed);
+        let left = self.sum(&pair, passed);
         ((pair.present + pair.previous > 0).then_some(pair), used - left)
     }
 

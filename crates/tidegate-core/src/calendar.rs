@@ -37,25 +37,25 @@ fn utc(unit: CalendarUnit, now: Micros) -> Page {
 }
 
 /// The first day of the month that holds day number `today`, and how many days it has.
+///
+/// Years are counted from March, so that the leap day is the last of a year and the months before
+/// it follow one line: the n-th begins on day `(153*n + 2) / 5`.
 fn month(today: u64) -> (u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
-    // Counted from 1600-01-01, where the 400-year cycle of leap years begins.
-    const EPOCH: u64 = 135_140;
-    let day = today + EPOCH;
-    let mut first = day / DAYS_IN_400_YEARS * DAYS_IN_400_YEARS;
-    let mut year: u64 = 1600 + day / DAYS_IN_400_YEARS * 400;
-    loop {
-        let divides = |by: u64| year.is_multiple_of(by);
-        let leap = divides(4) && (!divides(100) || divides(400));
-        let february = if leap { 29 } else { 28 };
-        for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-            if day < first + days {
-                return (first - EPOCH, days);
-            }
-            first += days;
-        }
-        year += 1;
-    }
+    const EPOCH_SINCE_MARCH_OF_YEAR_0: u64 = 719_468;
+    let day = (today + EPOCH_SINCE_MARCH_OF_YEAR_0) % DAYS_IN_400_YEARS;
+    // Leap days of the four-year, hundred-year and 400-year cycles taken out, years are all alike.
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let begins = |month: u64| (153 * month + 2) / 5;
+    let month = (5 * day_of_year + 2) / 153;
+    let divides = |by: u64| (year + 1).is_multiple_of(by);
+    let days = match month {
+        11 if divides(4) && (!divides(100) || divides(400)) => 29,
+        11 => 28,
+        _ => begins(month + 1) - begins(month),
+    };
+    (today - (day_of_year - begins(month)), days)
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ impl fmt::Display for InvalidLimit {
                 write!(f, "{} {number} is too large; at most {}", part.name(), (1_u64 << 52) - 1)
             }
             Self::ZeroSpan { part } => {
-                write!(f, "a {} of zero; use at least 1us", part.name())
+                write!(f, "the {} is zero; use at least 1us", part.name())
             }
             Self::SpanTooLong { part } => {
                 let days = Span::MAX.get() / Span::DAY_MICROS;

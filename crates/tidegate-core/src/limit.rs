@@ -149,7 +149,7 @@ impl Limit {
             Shape::Steps(steps) if steps.amount > 0 => times(rest / steps.amount, steps.every),
             // The present window may end at once.
             Shape::Fixed(Fixed { window: Window::Aligned(w) | Window::FirstHit(w), .. }) => {
-                times(if wait == Micros::ZERO { fills - 1 } else { fills }, *w)
+                times(if wait == Micros::ZERO { fills.saturating_sub(1) } else { fills }, *w)
             }
             Shape::Logged(logged) => {
                 let grains = fills.saturating_mul(logged.window);

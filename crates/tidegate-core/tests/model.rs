@@ -307,6 +307,29 @@ fn a_debt_that_one_tick_would_drain_drains_from_the_next_tick() {
     );
 }
 
+#[test]
+fn a_changed_approximate_window_cuts_what_the_previous_one_weighs() {
+    // Two windows filled as far as they go, then another count. Random traces seldom come here.
+    let mut rng = Rng::new(2);
+    for _ in 0..2_000 {
+        let window = rng.between(1, 50);
+        let count = rng.between(1, 30);
+        let spec = Spec::Approximate { count, window };
+        let call = |now, op, cost| Call { now, op, parts: vec![Part { cell: 0, cost }] };
+        let start = 1_700_000_000_000_000 / window * window;
+        let (first, second) = (rng.below(window), window + rng.below(window));
+        let changed = Spec::Approximate { count: rng.between(1, 30), window };
+        let mut calls = vec![
+            call(start + first, Op::Record, rng.between(1, 2 * count)),
+            call(start + second, Op::Record, rng.between(1, count)),
+            call(start + second, Op::Refund, rng.between(1, count)),
+            call(start + second, Op::Change(changed), 0),
+        ];
+        calls.extend((second..3 * window).map(|now| call(start + now, Op::Peek, 1)));
+        follow(spec, &calls);
+    }
+}
+
 /// Holds the core to the model on these calls.
 fn follow(spec: Spec, calls: &[Call]) {
     let (mut core, mut world) = (Core::new(&[spec]), World::new(&[spec]));

@@ -256,7 +256,9 @@ impl Reader<'_> {
     /// Commas and semicolons between words, from this word on.
     fn without_commas(&self, word: Word<'_>) -> Option<String> {
         let (before, after) = self.text.split_at(word.start);
-        if !after.contains([',', ';']) {
+        // Between digits it may be a decimal comma, and nobody knows which limit was meant.
+        let in_number = |w: &[u8]| w[0].is_ascii_digit() && w[1] == b',' && w[2].is_ascii_digit();
+        if !after.contains([',', ';']) || after.as_bytes().windows(3).any(in_number) {
             return None;
         }
         let after = after.replace([',', ';'], " ");

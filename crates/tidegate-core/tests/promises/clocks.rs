@@ -1,9 +1,9 @@
 //! Every interval in true time, on a clock that steps.
 //!
 //! Forward by `s`: buckets admit `r*s` more, windows and logs `L*(floor(s/W) + 1)`. Back: nothing
-//! more, but for what is aligned to the clock: a fixed or an approximate window may come twice and
-//! bring `L` again, and a step of `every` its amount. Nobody is locked out for longer than it takes
-//! to recover on a steady clock.
+//! more, but for what is aligned to the clock: a fixed window may come twice and bring `L` again,
+//! and a step of `every` its amount. Nobody is locked out for longer than it takes to recover on a
+//! steady clock.
 
 use tidegate_core::{Cost, Holds, Limit, Micros, Moment};
 

@@ -223,7 +223,7 @@ fn approximate(rng: &mut Rng) -> Option<Case> {
     let (count, length) = numbers(rng);
     let draft = Limit::sliding_window(count, plain(length)).approximate();
     let case = window(draft, count, 2 * count - 1, length)?;
-    Some(Case { recovery: 2 * length, excuses_steps_back: true, ..case })
+    Some(Case { recovery: 2 * length, ..case })
 }
 
 /// A window of the calendar; the boundaries are the caller's affair.

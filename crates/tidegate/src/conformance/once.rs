@@ -53,6 +53,8 @@ async fn a_denial_is_not_remembered(bench: &Bench) {
     bench.check(&limit, "k", 10).await;
     let denied = bench.ask_once(Op::Check, &[(&limit, "k", 1)], Some("a")).await;
     assert!(!denied.expect("a decision").allowed());
+    let peeked = bench.ask_once(Op::Check, &[(&limit, "k", 0)], Some("a")).await;
+    assert!(peeked.expect("a decision").allowed(), "a check of nothing charges nothing");
     bench.advance(Micros::from_secs(60));
     let allowed = bench.ask_once(Op::Check, &[(&limit, "k", 1)], Some("a")).await;
     assert!(allowed.expect("a decision").allowed());

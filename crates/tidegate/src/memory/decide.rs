@@ -64,7 +64,8 @@ impl Memory {
             }
         }
         decision.verdicts = self.per_charge(call, &parts, &verdicts);
-        if let Some(once) = once.filter(|_| write) {
+        let nothing_asked = call.op == Op::Check && parts.iter().all(|part| part.cost.is_zero());
+        if let Some(once) = once.filter(|_| write && !nothing_asked) {
             once.keep(&mut locked, now, &decision);
         }
         Ok(decision)
