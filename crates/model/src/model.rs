@@ -131,7 +131,7 @@ impl Situation {
             }
             Happening::Event(Event::Reset) => {
                 self.consumption = None;
-                self.holds.clear();
+                self.holds.retain(|hold| hold.expiry == Expiry::Charge);
             }
             Happening::Event(Event::Hold(hold)) => self.holds.push(hold),
             Happening::Event(Event::Settle { hold, cost }) => {

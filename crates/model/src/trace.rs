@@ -195,7 +195,9 @@ impl Trace {
             // Nobody asks for a hold that a reset has forgotten.
             Op::Reset => {
                 let cell = call.parts[0].cell;
-                self.granted.retain(|granted| granted.parts.iter().all(|p| p.cell != cell));
+                let elsewhere = |granted: &Granted| granted.parts.iter().all(|p| p.cell != cell);
+                self.granted
+                    .retain(|granted| granted.expiry == Expiry::Charge || elsewhere(granted));
             }
             Op::Change(spec) => {
                 let cell = call.parts[0].cell;

@@ -1,6 +1,6 @@
 //! What the answers of a small world must be.
 
-use tidegate_core::{Verdict, Wait};
+use tidegate_core::{Expiry, Verdict, Wait};
 
 use crate::model::{Cell, Event, Hold, Situation};
 use crate::spec::MAX;
@@ -133,9 +133,17 @@ fn expected<'a>(
 ) -> Expected<'a> {
     let before = &touched.before;
     if !call.op.asks() || touched.cost == 0 {
-        // The answer of a peek.
+        // The answer of a peek, and the turn that a settled hold was given.
         let allowed = after.allows(0);
-        return Expected { allowed, delay: 0, retry: Some((1, after)), reported: after };
+        let delay = match call.op {
+            Op::Settle { id, expiry, cost } => {
+                let ended = !before.has(id) && expiry == Expiry::Charge;
+                let due = cost.map_or(touched.cost, i128::from);
+                if due > if ended { touched.cost } else { 0 } { before.delay() } else { 0 }
+            }
+            _ => 0,
+        };
+        return Expected { allowed, delay, retry: Some((1, after)), reported: after };
     }
     let allowed = before.allows(touched.cost);
     let delay = if allowed { before.delay() } else { 0 };

@@ -132,7 +132,7 @@ impl Arithmetic for Approximate {
         let index = self.tick.floor(at.now()) / self.window;
         let unused = Pair { previous: 0, present: 0, index };
         let (mut pair, passed) = self.brought_to(&state.unwrap_or(unused), at);
-        pair.present += permits.min(2 * self.limit - self.sum(&pair, passed));
+        pair.present += permits.min((2 * self.limit).saturating_sub(self.sum(&pair, passed)));
         Some(pair)
     }
 

@@ -87,7 +87,7 @@ impl Bucket {
 
     /// The span until the bucket is down to `units`, which it is not now.
     fn until(&self, state: &Level, units: u64, now: Micros) -> Micros {
-        let ticks = (state.units - units).div_ceil(self.drain);
+        let ticks = state.units.saturating_sub(units).div_ceil(self.drain.max(1));
         self.tick.until(state.at + ticks, now)
     }
 
@@ -155,7 +155,7 @@ impl Arithmetic for Bucket {
             None => (0, 0),
         };
         let begun = if level < self.drain { self.tick.ceil(at.now()) } else { tick };
-        let added = self.units_of(permits).min(2 * self.capacity() - level);
+        let added = self.units_of(permits).min((2 * self.capacity()).saturating_sub(level));
         Some(Level { units: level + added, at: drains_from.max(begun), last: added })
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Forecast<'a> {
     holds: Cow<'a, [Hold]>,
     passed: usize,
     held: u64,
+    /// Will a hold be charged when it ends?
+    charges: bool,
     at: Moment,
 }
 
@@ -31,6 +33,7 @@ impl<'a> Forecast<'a> {
             limit,
             state: limit.rebased(state, at),
             held: holds.held(),
+            charges: holds.any_charged(),
             holds: holds.rebased(at.now()),
             passed: 0,
             at: *at,
@@ -85,11 +88,17 @@ impl<'a> Forecast<'a> {
 
     fn reset_after(mut self) -> Micros {
         let start = self.at.now();
-        while self.next_deadline().is_some() {
-            self.let_next_hold_expire();
-        }
-        if self.next_hold().is_some() {
+        if self.holds.get(self.passed..).and_then(|left| left.last()).is_some_and(Hold::is_endless)
+        {
             return Micros::MAX;
+        }
+        // Only what is charged on the way matters; otherwise the last to end says it all.
+        if let (false, Some(last)) = (self.charges, self.holds.last()) {
+            self.at = self.at.moved_to(last.deadline.max(start));
+            self.passed = self.holds.len();
+        }
+        while self.next_hold().is_some() {
+            self.let_next_hold_expire();
         }
         let state = self.state.as_deref();
         let rest = state.map_or(Micros::ZERO, |state| self.limit.reset_after(state, &self.at));
@@ -102,13 +111,13 @@ impl<'a> Forecast<'a> {
 
     /// The deadline of the next hold, if it ever comes.
     fn next_deadline(&self) -> Option<Micros> {
-        self.next_hold().filter(|hold| hold.has_ended(Micros::MAX)).map(|hold| hold.deadline)
+        self.next_hold().filter(|hold| !hold.is_endless()).map(|hold| hold.deadline)
     }
 
     fn let_next_hold_expire(&mut self) {
         let Some(hold) = self.next_hold().copied() else { return };
         self.passed += 1;
-        self.held -= hold.cost.get();
+        self.held = self.held.saturating_sub(hold.cost.get());
         self.at = self.at.moved_to(hold.deadline);
         if hold.expiry == Expiry::Charge {
             let mut state = self.state.take().map(Cow::into_owned);

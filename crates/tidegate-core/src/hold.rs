@@ -32,7 +32,11 @@ pub struct Hold {
 impl Hold {
     /// Is it over? A deadline at the end of time was cut short, and never comes.
     pub(crate) fn has_ended(&self, now: Micros) -> bool {
-        self.deadline <= now && self.deadline < Micros::MAX
+        self.deadline <= now && !self.is_endless()
+    }
+
+    pub(crate) fn is_endless(&self) -> bool {
+        self.deadline == Micros::MAX
     }
 }
 
@@ -41,6 +45,8 @@ impl Hold {
 pub struct Holds {
     by_deadline: Vec<Hold>,
     held: u64,
+    /// How many of them are charged at their deadline.
+    charging: usize,
     /// No hold was granted after this instant.
     latest_grant: Micros,
 }
@@ -48,7 +54,7 @@ pub struct Holds {
 impl Holds {
     /// No holds.
     pub const NONE: &'static Self =
-        &Self { by_deadline: Vec::new(), held: 0, latest_grant: Micros::ZERO };
+        &Self { by_deadline: Vec::new(), held: 0, charging: 0, latest_grant: Micros::ZERO };
 
     /// There are none.
     pub fn is_empty(&self) -> bool {
@@ -69,6 +75,7 @@ impl Holds {
     pub fn insert(&mut self, hold: Hold) {
         let place = self.by_deadline.partition_point(|h| h.deadline <= hold.deadline);
         self.held = self.held.saturating_add(hold.cost.get());
+        self.charging += usize::from(hold.expiry == Expiry::Charge);
         self.latest_grant = self.latest_grant.max(hold.deadline.saturating_sub(hold.ttl));
         self.by_deadline.insert(place, hold);
     }
@@ -77,15 +84,35 @@ impl Holds {
     pub fn remove(&mut self, id: u128) -> Option<Hold> {
         let place = self.by_deadline.iter().position(|hold| hold.id == id)?;
         let hold = self.by_deadline.remove(place);
-        self.held -= hold.cost.get();
+        self.count_without(&hold);
         Some(hold)
     }
 
-    /// Removes the next hold whose deadline is not after `now`.
-    pub(crate) fn pop_expired(&mut self, now: Micros) -> Option<Hold> {
-        let next = self.by_deadline.first().filter(|hold| hold.has_ended(now))?;
-        let id = next.id;
-        self.remove(id)
+    /// Removes the holds that are released at their deadline. Those that are charged stay: what they
+    /// stand for is being spent.
+    pub fn release(&mut self) {
+        let (stay, go) = self.by_deadline.drain(..).partition(|h| h.expiry == Expiry::Charge);
+        self.by_deadline = stay;
+        let released: Vec<Hold> = go;
+        released.iter().for_each(|hold| self.count_without(hold));
+    }
+
+    /// Removes the holds that have ended, the first to end first.
+    pub(crate) fn take_ended(&mut self, now: Micros) -> Vec<Hold> {
+        let ended = self.by_deadline.partition_point(|hold| hold.has_ended(now));
+        let ended: Vec<Hold> = self.by_deadline.drain(..ended).collect();
+        ended.iter().for_each(|hold| self.count_without(hold));
+        ended
+    }
+
+    fn count_without(&mut self, hold: &Hold) {
+        self.held = self.held.saturating_sub(hold.cost.get());
+        self.charging -= usize::from(hold.expiry == Expiry::Charge);
+    }
+
+    /// Will any of them be charged?
+    pub(crate) fn any_charged(&self) -> bool {
+        self.charging > 0
     }
 
     /// Was a hold granted after `now`? Then the clock has stepped back.

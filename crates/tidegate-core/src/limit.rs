@@ -1,6 +1,8 @@
 //! A limit, and the steps of a decision: look at every rule, then charge all of them or none.
 
 use alloc::borrow::Cow;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::approximate::Approximate;
 use crate::arithmetic::Arithmetic;
@@ -110,6 +112,24 @@ impl Limit {
         }
     }
 
+    /// The number of the algorithm in stored states, and its own numbers, in the order in which
+    /// scripts take them.
+    pub fn numbers(&self) -> (u8, Vec<u64>) {
+        match &self.shape {
+            Shape::Bucket(b) => {
+                let queue = u64::from(b.queue);
+                (1, vec![b.tick.span().get(), b.permit, b.drain, b.size, queue])
+            }
+            Shape::Steps(s) => (2, vec![s.every, s.amount, s.size]),
+            Shape::Fixed(Fixed { limit, window: Window::Aligned(w) }) => (3, vec![0, *limit, *w]),
+            Shape::Fixed(Fixed { limit, window: Window::Calendar(_) }) => (3, vec![1, *limit, 0]),
+            Shape::Fixed(Fixed { limit, window: Window::FirstHit(w) }) => (3, vec![2, *limit, *w]),
+            Shape::Logged(l) => (4, vec![l.limit, l.grain, l.window]),
+            Shape::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
+            Shape::Concurrency(c) => (6, vec![c.limit]),
+        }
+    }
+
     /// How long a holder may stay without renewing; `None` but for `concurrency`.
     pub fn lease(&self) -> Option<Micros> {
         match &self.shape {
@@ -187,6 +207,11 @@ impl Limit {
             remaining: standing.remaining,
             reset_after: standing.reset_after,
         }
+    }
+
+    /// How long a charge made now would have to wait for its turn; only a queue gives turns.
+    pub fn turn_after(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> Micros {
+        Forecast::new(self, state, holds, at).delay()
     }
 
     /// What the key has left. Reads only.
@@ -307,7 +332,7 @@ impl Limit {
     /// and a state of which nothing is used any more. To be called before anything is written.
     pub fn expire(&self, state: &mut Option<State>, holds: &mut Holds, at: &Moment) {
         self.rebase(state, holds, at);
-        while let Some(hold) = holds.pop_expired(at.now()) {
+        for hold in holds.take_ended(at.now()) {
             if hold.expiry == crate::Expiry::Charge {
                 self.charge(state, &at.moved_to(hold.deadline), hold.cost, None);
             }

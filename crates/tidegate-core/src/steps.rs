@@ -43,7 +43,7 @@ impl Steps {
 
     /// The span until consumption is down to `used`, which it is not now.
     fn until(&self, state: &Stepped, used: u64, at: &Moment) -> Micros {
-        let step = state.step + (state.used - used).div_ceil(self.amount);
+        let step = state.step + state.used.saturating_sub(used).div_ceil(self.amount.max(1));
         let instant = u128::from(step) * u128::from(self.every);
         Micros::saturating_from(instant.saturating_sub(u128::from(at.now().get())))
     }

@@ -1,5 +1,7 @@
 //! What a limit says about one request.
 
+use core::fmt;
+
 use crate::Micros;
 
 /// How long until something fits.
@@ -20,6 +22,16 @@ impl Wait {
         match self {
             Self::For(span) => Some(span),
             Self::Never => None,
+        }
+    }
+}
+
+/// As a duration, like `250ms` or `1.5s`, or `never`.
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::For(span) => write!(f, "{:?}", core::time::Duration::from(*span)),
+            Self::Never => f.write_str("never"),
         }
     }
 }

@@ -87,6 +87,7 @@ impl Core {
         let at = cell.spec.moment(call.now);
         let Cell { spec, limit, state, holds } = cell;
         limit.expire(state, holds, &at);
+        let mut turn = Micros::ZERO;
         match call.op {
             Op::Record => limit.charge(state, &at, cost, None),
             Op::Refund => {
@@ -95,7 +96,7 @@ impl Core {
             }
             Op::Reset => {
                 *state = None;
-                *holds = Holds::default();
+                holds.release();
             }
             Op::Settle { id, expiry, cost: named } => {
                 let mut named = named.unwrap_or(cost.get());
@@ -104,6 +105,9 @@ impl Core {
                     if expiry == Expiry::Charge {
                         named = named.saturating_sub(cost.get());
                     }
+                }
+                if named > 0 {
+                    turn = limit.turn_after(state.as_ref(), holds, &at);
                 }
                 limit.charge(state, &at, self::cost(named), None);
             }
@@ -125,7 +129,8 @@ impl Core {
             Op::Check | Op::Peek | Op::Hold { .. } => unreachable!("asked, not told"),
         }
         let at = cell.spec.moment(call.now);
-        cell.limit.look(cell.state.as_ref(), &cell.holds, &at, Cost::ZERO)
+        let peek = cell.limit.look(cell.state.as_ref(), &cell.holds, &at, Cost::ZERO);
+        Verdict { delay: turn, ..peek }
     }
 }
 

@@ -31,6 +31,15 @@ impl Calendar {
         Moment::within(now, page.0, page.1).unwrap_or(Moment::new(now))
     }
 
+    /// The boundaries of the window around `now` and of its neighbours, in order.
+    pub(crate) fn boundaries(&self, now: Micros) -> Vec<Micros> {
+        let Some((start, end)) = self.page_around(now) else { return Vec::new() };
+        let before = self.page_around(start.saturating_sub(Micros::new(1)));
+        let after = self.page_around(end);
+        let first = before.map(|(first, _)| first).filter(|first| *first < start);
+        first.into_iter().chain([start, end]).chain(after.map(|(_, last)| last)).collect()
+    }
+
     fn page_around(&self, now: Micros) -> Option<(Micros, Micros)> {
         let timestamp = Timestamp::from_microsecond(i64::try_from(now.get()).ok()?).ok()?;
         let today = timestamp.to_zoned(self.zone.clone()).date();

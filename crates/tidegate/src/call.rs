@@ -10,7 +10,8 @@ use crate::engine::{EngineError, Refusal};
 use crate::{Key, RuleLimit};
 
 /// What to do with the charges of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Op {
     /// Charge all if every limit allows it, else none.
     Check,
@@ -126,10 +127,14 @@ impl<'a> CallId<'a> {
     }
 }
 
-/// The name of a hold: 128 random bits, written as 32 hexadecimal digits. Whoever knows it may
-/// settle the hold, so it is not to be guessed.
+/// The name of a hold: 128 random bits and, where an engine needs it, the place where it lies.
+/// Written as 32 or 64 hexadecimal digits. Whoever knows it may settle the hold, so it is not to be
+/// guessed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct HoldId(u128);
+pub struct HoldId {
+    bits: u128,
+    place: u128,
+}
 
 impl HoldId {
     /// How long a hold may last at most.
@@ -141,31 +146,45 @@ impl HoldId {
     pub fn random() -> Result<Self, EngineError> {
         let mut bits = [0; 16];
         getrandom::fill(&mut bits).map_err(EngineError::unavailable)?;
-        Ok(Self(u128::from_ne_bytes(bits)))
+        Ok(u128::from_ne_bytes(bits).into())
     }
 
-    /// The bits.
+    /// The random bits.
     pub const fn get(self) -> u128 {
-        self.0
+        self.bits
+    }
+
+    /// Where it lies, as the engine that made it says; 0 where nobody asks.
+    pub const fn place(self) -> u128 {
+        self.place
+    }
+
+    /// The same name, lying there.
+    #[must_use]
+    pub const fn at(self, place: u128) -> Self {
+        Self { place, ..self }
     }
 }
 
 impl From<u128> for HoldId {
     fn from(bits: u128) -> Self {
-        Self(bits)
+        Self { bits, place: 0 }
     }
 }
 
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        if self.place != 0 {
+            write!(f, "{:032x}", self.place)?;
+        }
+        write!(f, "{:032x}", self.bits)
     }
 }
 
 /// Shows the beginning only: the whole name is a capability and has no place in a log.
 impl fmt::Debug for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HoldId({:04x}..)", self.0 >> 112)
+        write!(f, "HoldId({:04x}..)", self.bits >> 112)
     }
 }
 
@@ -173,8 +192,13 @@ impl FromStr for HoldId {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
-        let digits = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        let bits = u128::from_str_radix(text, 16).ok().filter(|_| digits);
-        bits.map(Self).ok_or(Refusal::UnknownHold)
+        let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number =
+            |digits: &str| u128::from_str_radix(digits, 16).map_err(|_| Refusal::UnknownHold);
+        match text.len() {
+            32 if digits => Ok(number(text)?.into()),
+            64 if digits => Ok(Self::from(number(&text[32..])?).at(number(&text[..32])?)),
+            _ => Err(Refusal::UnknownHold),
+        }
     }
 }

@@ -2,19 +2,23 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::Micros;
 
 /// Tells the time, and wakes those who wait for it.
 pub trait Clock: Send + Sync + 'static {
-    /// Microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch. It may step.
     fn now(&self) -> Micros;
 
-    /// Completes once [`Clock::now`] has reached `instant`.
-    fn sleep_until(&self, instant: Micros) -> Sleep;
+    /// Microseconds since some instant that stays the same. It never steps: for measuring how long
+    /// somebody has waited.
+    fn elapsed(&self) -> Micros;
+
+    /// Completes once [`Clock::elapsed`] has reached `elapsed`.
+    fn sleep_until(&self, elapsed: Micros) -> Sleep;
 }
 
 /// Completes when its time has come.
@@ -32,13 +36,16 @@ impl Clock for SystemClock {
         })
     }
 
-    fn sleep_until(&self, instant: Micros) -> Sleep {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the time")]
+    fn elapsed(&self) -> Micros {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().into()
+    }
+
+    fn sleep_until(&self, elapsed: Micros) -> Sleep {
+        let left = elapsed.saturating_sub(self.elapsed());
         Box::pin(async move {
-            loop {
-                let left = instant.saturating_sub(Self.now());
-                if left == Micros::ZERO {
-                    return;
-                }
+            if left > Micros::ZERO {
                 tokio::time::sleep(left.into()).await;
             }
         })
@@ -61,13 +68,14 @@ pub struct ManualClock(Arc<Mutex<Dial>>);
 #[derive(Debug)]
 struct Dial {
     now: Micros,
+    elapsed: Micros,
     sleepers: Vec<(Micros, Waker)>,
 }
 
 impl ManualClock {
     /// A clock that shows `now`.
     pub fn new(now: Micros) -> Self {
-        Self(Arc::new(Mutex::new(Dial { now, sleepers: Vec::new() })))
+        Self(Arc::new(Mutex::new(Dial { now, elapsed: now, sleepers: Vec::new() })))
     }
 
     /// Moves on by `span`.
@@ -83,15 +91,19 @@ impl ManualClock {
     fn turn(&self, to: impl FnOnce(Micros) -> Micros) {
         let mut dial = self.dial();
         let now = to(dial.now);
+        // A step back takes no time.
+        dial.elapsed = dial.elapsed.saturating_add(now.saturating_sub(dial.now));
         dial.now = now;
-        let (due, waiting) = dial.sleepers.drain(..).partition(|(instant, _)| *instant <= now);
+        let elapsed = dial.elapsed;
+        let (due, waiting) = dial.sleepers.drain(..).partition(|(instant, _)| *instant <= elapsed);
         dial.sleepers = waiting;
         drop(dial);
         let due: Vec<(Micros, Waker)> = due;
         due.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// The instant that the first of the sleepers waits for.
+    /// The instant that the first of the sleepers waits for, as [`Clock::elapsed`] shows it; that is
+    /// the time, unless the clock was set back.
     pub fn next_wake(&self) -> Option<Micros> {
         self.dial().sleepers.iter().map(|(instant, _)| *instant).min()
     }
@@ -113,8 +125,12 @@ impl Clock for ManualClock {
         self.dial().now
     }
 
-    fn sleep_until(&self, instant: Micros) -> Sleep {
-        Box::pin(ManualSleep { clock: self.clone(), instant, registered: None })
+    fn elapsed(&self) -> Micros {
+        self.dial().elapsed
+    }
+
+    fn sleep_until(&self, elapsed: Micros) -> Sleep {
+        Box::pin(ManualSleep { clock: self.clone(), instant: elapsed, registered: None })
     }
 }
 
@@ -123,8 +139,12 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
         (**self).now()
     }
 
-    fn sleep_until(&self, instant: Micros) -> Sleep {
-        (**self).sleep_until(instant)
+    fn elapsed(&self) -> Micros {
+        (**self).elapsed()
+    }
+
+    fn sleep_until(&self, elapsed: Micros) -> Sleep {
+        (**self).sleep_until(elapsed)
     }
 }
 
@@ -140,7 +160,7 @@ impl Future for ManualSleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let mut dial = this.clock.dial();
-        if dial.now >= this.instant {
+        if dial.elapsed >= this.instant {
             return Poll::Ready(());
         }
         if let Some(old) = this.registered.replace(cx.waker().clone()) {

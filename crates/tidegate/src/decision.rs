@@ -47,12 +47,14 @@ pub struct Decision {
     pub expired: bool,
     /// The hold that was made.
     pub hold: Option<HoldId>,
+    /// It was decided before, under the same id; nothing was charged now.
+    pub repeated: bool,
 }
 
 impl Decision {
     /// A decision without a refund or an expired hold.
     pub fn new(source: Source, verdicts: SmallVec<[Verdict; 2]>) -> Self {
-        Self { source, verdicts, refunded: Cost::ZERO, expired: false, hold: None }
+        Self { source, verdicts, refunded: Cost::ZERO, expired: false, hold: None, repeated: false }
     }
 
     /// Bytes on the heap, beyond the size of the value itself.

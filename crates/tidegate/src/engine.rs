@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tidegate_core::{InvalidCost, Standing};
 
-use crate::{Call, Clock, Decision, Key, RuleLimit, Source, SystemClock};
+use crate::{Call, CallId, Clock, Decision, Key, RuleLimit, Source};
 
 /// Decides calls, each in one atomic step.
 ///
@@ -23,16 +23,14 @@ pub trait Engine: Send + Sync + 'static {
     /// trace. Dropped after that, the call may or may not have been charged.
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision>;
 
-    /// What is known about one key under one limit. Changes nothing.
+    /// What is known about one key under one limit. Charges nothing.
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection>;
 
     /// How the engine is.
     fn health(&self) -> Health;
 
-    /// The clock by which callers wait for their turn.
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SystemClock)
-    }
+    /// The clock by which callers wait for their turn. A layer passes on the one below.
+    fn clock(&self) -> Arc<dyn Clock>;
 }
 
 impl<E: Engine + ?Sized> Engine for Arc<E> {
@@ -200,6 +198,8 @@ pub enum Refusal {
     UnknownZone(Box<str>),
     /// No such rule.
     UnknownRule(Box<str>),
+    /// Only a check can wait for its turn.
+    OnlyChecksWait,
     /// The engine cannot answer without waiting.
     NotImmediate,
     /// The answer has been taken already.
@@ -210,7 +210,11 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ChargeCount(count) => {
-                write!(f, "a call of {count} charges; use 1 to {}", Call::MAX_CHARGES)
+                write!(
+                    f,
+                    "a call of {count} charges; use 1 to {}, or none about a reservation",
+                    Call::MAX_CHARGES
+                )
             }
             Self::KeyTooLong => write!(
                 f,
@@ -219,12 +223,12 @@ impl fmt::Display for Refusal {
                 Key::MAX_PARTS
             ),
             Self::Cost(invalid) => invalid.fmt(f),
-            Self::IdLength(len) => write!(f, "an id of {len} bytes; use 1 to 64"),
+            Self::IdLength(len) => write!(f, "an id of {len} bytes; use 1 to {}", CallId::MAX_LEN),
             Self::IdReused => f.write_str("the id was used for another request; use a new one"),
             Self::UnknownHold => f.write_str("no such reservation, or settled over an hour ago"),
             Self::AlreadySettled => f.write_str("the reservation was settled in another way"),
             Self::EmptyHold => f.write_str("a reservation of nothing; use a cost of 1 or more"),
-            Self::HoldLength => f.write_str("a reservation must last from 1us to 1h"),
+            Self::HoldLength => f.write_str("a reservation must last from 1us to 1h, or its lease"),
             Self::ConcurrencyNeedsHold => {
                 f.write_str("concurrency counts holders; reserve and release instead")
             }
@@ -232,6 +236,7 @@ impl fmt::Display for Refusal {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
             }
             Self::UnknownRule(rule) => write!(f, "no rule named {rule:?}"),
+            Self::OnlyChecksWait => f.write_str("only a check can wait; await the others"),
             Self::NotImmediate => {
                 f.write_str("this engine cannot answer without waiting; await the answer")
             }

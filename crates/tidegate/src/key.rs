@@ -60,9 +60,11 @@ impl<'a> From<&'a [u8]> for Key<'a> {
     }
 }
 
-/// Each part goes in behind its length, so that no part can pass for two.
+/// The number of parts goes in first and each part behind its length: no part can pass for two, nor
+/// for what follows the key.
 impl Hash for Key<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_usize(self.parts().count());
         for part in self.parts() {
             hasher.write_usize(part.len());
             hasher.write(part);

@@ -33,10 +33,10 @@ pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Source};
 pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
 pub use key::Key;
-pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve};
+pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve, Telling};
 pub use memory::{Memory, MemoryBuilder};
 pub use rule::{InvalidRule, Rule, RuleLimit};
 pub use tidegate_core::{
-    Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros,
+    Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros, Moment,
     Outcome, ParseLimitError, Part, Span, Standing, Tick, Verdict, Wait,
 };

@@ -32,10 +32,11 @@ pub struct RuleLimit {
     limit: Limit,
     calendar: Option<Zone>,
     generation: AtomicU64,
+    first: bool,
 }
 
 /// Counts limits in the order in which they came into force.
-static GENERATIONS: AtomicU64 = AtomicU64::new(0);
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 enum Zone {
@@ -68,13 +69,17 @@ impl Rule {
 
     /// A limit that belongs to no rule. Its state goes by the limit itself.
     pub fn adhoc(limit: Limit) -> Self {
-        let state = format!("adhoc:{limit}");
-        let name: Arc<str> = Self::ADHOC.into();
+        Self::of_one(Self::ADHOC, format!("{}:{limit}", Self::ADHOC), limit)
+    }
+
+    /// A rule of one limit whose state goes by this name.
+    pub(crate) fn of_one(name: &str, state: String, limit: Limit) -> Self {
+        let name: Arc<str> = name.into();
         let only = RuleLimit::new(&name, name.to_string(), state, limit);
         Self { name, limits: [Arc::new(only)].into() }
     }
 
-    pub(crate) fn unchecked(name: &str, limits: Vec<Limit>) -> Self {
+    fn unchecked(name: &str, limits: Vec<Limit>) -> Self {
         let name: Arc<str> = name.into();
         let algorithms: Vec<Algorithm> = limits.iter().map(Limit::algorithm).collect();
         let several = limits.len() > 1;
@@ -83,7 +88,7 @@ impl Rule {
             let algorithm = limit.algorithm();
             let nth = algorithms.iter().take(i + 1).filter(|a| **a == algorithm).count();
             let state = format!("{name}:{}{nth}", algorithm.name());
-            Arc::new(RuleLimit::new(&name, policy, state, limit))
+            Arc::new(RuleLimit { first: i == 0, ..RuleLimit::new(&name, policy, state, limit) })
         });
         Self { limits: limits.collect(), name: name.clone() }
     }
@@ -109,12 +114,17 @@ impl Rule {
 
 impl RuleLimit {
     fn new(rule: &Arc<str>, policy: String, state: String, limit: Limit) -> Self {
-        let calendar = limit.calendar().and_then(|(unit, zone)| {
-            let zone = zone?;
-            Some(Calendar::new(unit, zone).map_or(Zone::Unknown(zone.into()), Zone::Known))
+        let calendar = limit.calendar().map(|(unit, zone)| {
+            let zone = zone.unwrap_or("UTC");
+            Calendar::new(unit, zone).map_or(Zone::Unknown(zone.into()), Zone::Known)
         });
         let generation = AtomicU64::new(GENERATIONS.fetch_add(1, Ordering::Relaxed));
-        Self { rule: rule.clone(), policy, state, limit, calendar, generation }
+        Self { rule: rule.clone(), policy, state, limit, calendar, generation, first: true }
+    }
+
+    /// Is it the first limit of its rule? It stands for the rule where each is to count once.
+    pub fn is_first(&self) -> bool {
+        self.first
     }
 
     /// Which of two limits on the same state is the newer: a call that was on its way while the
@@ -157,10 +167,30 @@ impl RuleLimit {
 
     /// The instant with the calendar window around it, if the limit wants one.
     pub fn moment(&self, now: Micros) -> Moment {
+        let in_zone = self.limit.calendar().is_some_and(|(_, zone)| zone.is_some());
         match &self.calendar {
-            Some(Zone::Known(calendar)) => calendar.moment(now),
-            Some(Zone::Unknown(_)) | None => Moment::new(now),
+            Some(Zone::Known(calendar)) if in_zone => calendar.moment(now),
+            // The arithmetic knows UTC by itself, and the windows to come as well.
+            _ => Moment::new(now),
         }
+    }
+
+    /// The boundaries of the calendar windows around `now`, for an engine whose clock may show
+    /// another instant; none if the limit does not follow the calendar.
+    pub fn boundaries(&self, now: Micros) -> Vec<Micros> {
+        match &self.calendar {
+            Some(Zone::Known(calendar)) => calendar.boundaries(now),
+            Some(Zone::Unknown(_)) | None => Vec::new(),
+        }
+    }
+
+    /// The limit of a rule as it was stored with a hold, to settle it by.
+    pub fn stored(rule: &str, state: &str, limit: Limit) -> Self {
+        let rule: Arc<str> = rule.into();
+        let stored = Self::new(&rule, rule.to_string(), state.to_string(), limit);
+        // It is the oldest of all: it must not bring itself back into force.
+        stored.generation.store(0, Ordering::Relaxed);
+        stored
     }
 
     /// Refuses a limit whose zone does not exist; nothing could be decided by it.
@@ -200,7 +230,12 @@ impl fmt::Display for InvalidRule {
                 "rule name {name:?}; use 1 to 64 of A-Z a-z 0-9 _ . - with a letter or digit first"
             ),
             Self::LimitCount(count) => {
-                write!(f, "a rule of {count} limits; use 1 to {}", Rule::MAX_LIMITS)
+                write!(
+                    f,
+                    "{count} limits; use 1 to {} in a rule and at most {} in all",
+                    Rule::MAX_LIMITS,
+                    crate::Call::MAX_CHARGES
+                )
             }
             Self::Zone(zone) => {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")

@@ -452,7 +452,7 @@ fn the_same_ids_from_every_thread_are_charged_once_and_answered_alike() {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let different = (0..IDS)
-            .filter(|id| answers.iter().any(|thread| thread[*id] != answers[0][*id]))
+            .filter(|id| answers.iter().any(|t| t[*id].verdicts != answers[0][*id].verdicts))
             .count();
         let denied = answers.iter().flatten().filter(|decision| !decision.allowed()).count();
         // What is left shows what was charged.
@@ -520,8 +520,9 @@ fn a_call_that_began_under_a_larger_limit_does_not_bring_it_back() {
 #[test]
 fn an_inspection_under_an_older_limit_reads_the_state_as_the_newer_one_wrote_it() {
     let memory = Arc::new(Memory::builder().clock(ManualClock::default()).build());
-    let older = Limiter::new(memory.clone(), limit("5/s"));
-    let newer = Limiter::new(memory, limit("100/h"));
+    let rule = |text: &str| Rule::new("rule", [limit(text)]).unwrap();
+    let older = Limiter::with_rules(memory.clone(), [rule("5/s")]).unwrap();
+    let newer = Limiter::with_rules(memory, [rule("100/h")]).unwrap();
     assert!(newer.check("k").cost(50).now().unwrap().allowed());
     let used = |limiter: &Limiter| ready(limiter.inspect("k")).unwrap()[0].standing.used;
     assert_eq!((used(&newer), used(&older)), (50, 50));

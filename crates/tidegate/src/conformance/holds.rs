@@ -24,7 +24,10 @@ async fn a_hold_sets_aside_and_charges_nothing(bench: &Bench) {
         let limit = bench.limit("hold", text);
         let (id, hold) = bench.hold(TTL);
         let made = bench.one(hold, &limit, text, 7).await;
-        assert_eq!((made.allowed(), made.hold, made.remaining()), (true, Some(id), 3), "{text}");
+        assert_eq!((made.allowed(), made.remaining()), (true, 3), "{text}");
+        let asked = id.get();
+        let id = made.hold.expect("a hold");
+        assert_eq!(id.get(), asked, "an engine only adds where it lies");
         let wait = wait_of(&bench.check(&limit, text, 4).await);
         assert_eq!(wait, TTL, "what is held comes back at the deadline, {text}");
         let (_, second) = bench.hold(TTL);
@@ -41,8 +44,7 @@ async fn a_commit_charges_what_it_names(bench: &Bench) {
         let limit = bench.limit("commit", text);
         for (cost, remaining) in [(Some(3), 7), (None, 4), (Some(5), 5), (Some(12), 0)] {
             let key = format!("{text} {cost:?}");
-            let (id, hold) = bench.hold(TTL);
-            bench.one(hold, &limit, &key, 6).await;
+            let id = bench.held(TTL, &limit, &key, 6).await;
             let done = bench.settle(id, cost).await.expect("a decision");
             assert_eq!((done.expired, done.remaining()), (false, remaining), "{text} {cost:?}");
             assert_eq!(done.allowed(), cost != Some(12), "denied only in debt, {text} {cost:?}");
@@ -56,9 +58,9 @@ async fn a_hold_is_all_or_none(bench: &Bench) {
     let denied = bench.ask(hold, &[(&first, "k", 5), (&second, "k", 6)]).await;
     assert!(!denied.expect("a decision").allowed());
     assert_eq!(bench.peek(&first, "k").await.remaining, 10);
-    let (id, hold) = bench.hold(TTL);
+    let (_, hold) = bench.hold(TTL);
     let made = bench.ask(hold, &[(&first, "k", 5), (&second, "k", 4)]).await;
-    assert!(made.expect("a decision").allowed());
+    let id = made.expect("a decision").hold.expect("a hold");
     let done = bench.settle(id, None).await.expect("a decision");
     let remaining: Vec<u64> = done.verdicts.iter().map(|verdict| verdict.remaining).collect();
     assert_eq!(remaining, [5, 1]);
@@ -67,8 +69,7 @@ async fn a_hold_is_all_or_none(bench: &Bench) {
 async fn a_hold_ends_at_its_deadline(bench: &Bench) {
     for text in EVERY_LIMIT {
         let limit = bench.limit("deadline", text);
-        let (id, hold) = bench.hold(TTL);
-        bench.one(hold, &limit, text, 6).await;
+        let id = bench.held(TTL, &limit, text, 6).await;
         bench.advance(TTL.saturating_sub(Micros::new(1)));
         assert_eq!(bench.peek(&limit, text).await.remaining, 4, "{text}");
         bench.advance(Micros::new(1));
@@ -83,7 +84,8 @@ async fn a_lease_is_charged_at_its_deadline(bench: &Bench) {
         let limit = bench.limit("lease", text);
         let (id, hold) = bench.hold(TTL);
         let Op::Hold { ttl, .. } = hold else { unreachable!("a hold") };
-        bench.one(Op::Hold { id, ttl, expiry: Expiry::Charge }, &limit, text, 6).await;
+        let made = bench.one(Op::Hold { id, ttl, expiry: Expiry::Charge }, &limit, text, 6).await;
+        let id = made.hold.expect("a hold");
         bench.advance(TTL);
         let charged = bench.inspect(&limit, text).await.standing;
         assert_eq!((charged.used, charged.held), (6, 0), "{text}");
@@ -95,8 +97,7 @@ async fn a_lease_is_charged_at_its_deadline(bench: &Bench) {
 
 async fn a_renewed_hold_lasts_longer(bench: &Bench) {
     let limit = bench.limit("renew", "sliding-log 10/m");
-    let (id, hold) = bench.hold(TTL);
-    bench.one(hold, &limit, "k", 6).await;
+    let id = bench.held(TTL, &limit, "k", 6).await;
     bench.advance(Micros::from_secs(4));
     assert!(!bench.renew(id, TTL).await.expect("a decision").expired);
     bench.advance(Micros::from_secs(4));
@@ -109,8 +110,7 @@ async fn a_renewed_hold_lasts_longer(bench: &Bench) {
 
 async fn a_settled_hold_answers_the_same_again(bench: &Bench) {
     let limit = bench.limit("again", "sliding-log 10/d");
-    let (id, hold) = bench.hold(TTL);
-    bench.one(hold, &limit, "k", 6).await;
+    let id = bench.held(TTL, &limit, "k", 6).await;
     let first = bench.settle(id, Some(2)).await.expect("a decision");
     bench.advance(Micros::from_secs(3_000));
     assert_eq!(bench.settle(id, Some(2)).await.expect("a decision"), first);
@@ -130,9 +130,7 @@ async fn concurrency_counts_holders(bench: &Bench) {
     let limit = bench.limit("holders", "concurrency 2 lease 5s");
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let (id, hold) = bench.hold(TTL);
-        assert!(bench.one(hold, &limit, "k", 1).await.allowed());
-        ids.push(id);
+        ids.push(bench.held(TTL, &limit, "k", 1).await);
         bench.advance(Micros::from_secs(1));
     }
     let (_, third) = bench.hold(TTL);
@@ -149,8 +147,7 @@ async fn concurrency_counts_holders(bench: &Bench) {
 
 async fn a_hold_outlives_no_clock_step(bench: &Bench) {
     let limit = bench.limit("step", "concurrency 1 lease 5s");
-    let (_, hold) = bench.hold(TTL);
-    bench.one(hold, &limit, "k", 1).await;
+    bench.held(TTL, &limit, "k", 1).await;
     bench.clock.set(bench.now().saturating_sub(Micros::from_secs(86_400)));
     assert_eq!(bench.peek(&limit, "k").await.retry_after.span(), Some(TTL));
     bench.advance(TTL);

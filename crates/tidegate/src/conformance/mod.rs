@@ -151,6 +151,12 @@ impl Bench {
         self.engine.decide(Call { op: Op::Renew { id, ttl }, charges: &[], once: None }).await
     }
 
+    /// Holds `cost`, which must be allowed.
+    async fn held(&self, ttl: Micros, limit: &Arc<RuleLimit>, key: &str, cost: u64) -> HoldId {
+        let (_, hold) = self.hold(ttl);
+        self.one(hold, limit, key, cost).await.hold.expect("a hold")
+    }
+
     fn hold(&self, ttl: Micros) -> (HoldId, Op) {
         let id = HoldId::random().expect("the system has random numbers");
         (id, Op::Hold { id, ttl, expiry: tidegate_core::Expiry::Release })

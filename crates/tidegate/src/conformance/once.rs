@@ -3,7 +3,7 @@
 use tidegate_core::{Expiry, Micros};
 
 use super::{Bench, EVERY_LIMIT};
-use crate::{CallId, HoldId, Op, Refusal};
+use crate::{CallId, Decision, HoldId, Op, Refusal};
 
 pub(super) async fn run(new: impl Fn() -> Bench) {
     an_id_is_charged_once(&new()).await;
@@ -11,6 +11,10 @@ pub(super) async fn run(new: impl Fn() -> Bench) {
     a_denial_is_not_remembered(&new()).await;
     an_id_belongs_to_its_rule_and_key(&new()).await;
     a_reservation_made_twice_is_one(&new()).await;
+}
+
+fn repeated(first: &Decision) -> Decision {
+    Decision { repeated: true, ..first.clone() }
 }
 
 async fn an_id_is_charged_once(bench: &Bench) {
@@ -21,7 +25,7 @@ async fn an_id_is_charged_once(bench: &Bench) {
         assert_eq!(first.remaining(), 6, "{text}");
         for _ in 0..3 {
             let again = bench.ask_once(Op::Check, &[(&limit, text, 4)], Some("a")).await;
-            assert_eq!(again.expect("a decision"), first, "{text}");
+            assert_eq!(again.expect("a decision"), repeated(&first), "{text}");
         }
         assert_eq!(bench.peek(&limit, text).await.remaining, 6, "{text}");
     }
@@ -76,6 +80,13 @@ async fn a_reservation_made_twice_is_one(bench: &Bench) {
     };
     let first = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
     let again = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
-    assert_eq!(first, again, "the same reservation");
+    assert_eq!(again, repeated(&first), "the same reservation");
     assert_eq!(bench.peek(&limit, "k").await.remaining, 6);
+    // A reservation that is over is not handed out again.
+    bench.settle(first.hold.expect("a hold"), Some(0)).await.expect("a decision");
+    let anew = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
+    assert!(anew.allowed() && !anew.repeated && anew.hold != first.hold);
+    bench.advance(Micros::from_secs(5));
+    let after = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
+    assert!(after.allowed() && !after.repeated && after.hold != anew.hold);
 }

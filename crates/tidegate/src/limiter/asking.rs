@@ -100,6 +100,10 @@ impl<'a> Asking<'a> {
         self.answer().now()
     }
 
+    pub(super) fn op(&self) -> Op {
+        self.op
+    }
+
     pub(super) fn has_id(&self) -> bool {
         self.once.is_some()
     }
@@ -169,6 +173,55 @@ impl<'a> Asking<'a> {
                 let named: Vec<_> = asks.iter().map(|ask| (ask.rule, ask.key)).collect();
                 fingerprints.of(named)
             }
+        }
+    }
+}
+
+/// Something to be told to a limiter when it is awaited, or at once by [`now`](Self::now): a record,
+/// a refund, a reset.
+#[must_use = "nothing is told before it is awaited"]
+#[derive(Clone, Copy, Debug)]
+pub struct Telling<'a>(Asking<'a>);
+
+impl<'a> Telling<'a> {
+    pub(super) fn new(limiter: &'a Limiter, op: Op, key: Key<'a>, cost: u64) -> Self {
+        Self(Asking::of_all(limiter, op, key).cost(cost))
+    }
+
+    /// Keeps `who` with the entry of a `sliding-log`.
+    pub fn who(self, who: &'a str) -> Self {
+        Self(self.0.who(who))
+    }
+
+    /// Does it at most once under `id`, however often it is told within an hour.
+    pub fn once(self, id: &'a str) -> Self {
+        Self(self.0.once(id))
+    }
+
+    /// Does it without waiting for the answer; refused by an engine that has to wait.
+    pub fn now(self) -> Result<Decision, EngineError> {
+        let answer = self.0.now();
+        self.0.limiter.shared.lines.nudge_heads();
+        answer
+    }
+}
+
+impl<'a> IntoFuture for Telling<'a> {
+    type Output = Result<Decision, EngineError>;
+    type IntoFuture = Answer<'a, Decision>;
+
+    fn into_future(self) -> Answer<'a, Decision> {
+        let lines = &self.0.limiter.shared.lines;
+        match self.0.answer() {
+            Answer::Ready(answer) => {
+                lines.nudge_heads();
+                Answer::Ready(answer)
+            }
+            Answer::Later(answer) => Answer::Later(Box::pin(async move {
+                let answer = answer.await;
+                lines.nudge_heads();
+                answer
+            })),
         }
     }
 }

@@ -19,6 +19,7 @@ struct Waiter {
     ticket: u64,
     cost: u64,
     waker: Option<Waker>,
+    nudged: bool,
 }
 
 /// A place in a queue. Dropped, the place is free and the next is called.
@@ -35,8 +36,20 @@ impl Lines {
         let queue = lines.entry(line).or_default();
         let ticket = queue.tickets;
         queue.tickets += 1;
-        queue.waiting.push_back(Waiter { ticket, cost, waker: None });
+        queue.waiting.push_back(Waiter { ticket, cost, waker: None, nudged: false });
         Ticket { lines: self, line, ticket }
+    }
+
+    /// Tells whoever is at the head of a queue that something may have been given back.
+    pub(super) fn nudge_heads(&self) {
+        let mut wakers = Vec::new();
+        for line in self.lock().values_mut() {
+            if let Some(head) = line.waiting.front_mut() {
+                head.nudged = true;
+                wakers.extend(head.waker.take());
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, Line>> {
@@ -54,20 +67,26 @@ impl Ticket<'_> {
 
     /// Completes at the head of the queue.
     pub(super) async fn turn(&self) {
+        self.until(|place, _| place == 0).await;
+    }
+
+    /// Completes when something may have been given back.
+    pub(super) async fn nudge(&self) {
+        self.until(|_, waiter| std::mem::take(&mut waiter.nudged)).await;
+    }
+
+    /// Completes when `is_time` says so of this waiter and its place in the queue.
+    async fn until(&self, mut is_time: impl FnMut(usize, &mut Waiter) -> bool) {
         poll_fn(|cx| {
             let mut lines = self.lines.lock();
-            let waiting = lines.get_mut(&self.line).map(|line| &mut line.waiting);
-            let mut waiters = waiting.into_iter().flatten();
-            match waiters.by_ref().position(|waiter| waiter.ticket == self.ticket) {
-                None | Some(0) => Poll::Ready(()),
-                Some(place) => {
-                    let line = lines.get_mut(&self.line);
-                    if let Some(waiter) = line.and_then(|line| line.waiting.get_mut(place)) {
-                        waiter.waker = Some(cx.waker().clone());
-                    }
-                    Poll::Pending
-                }
+            let waiting = lines.get_mut(&self.line).into_iter().flat_map(|line| &mut line.waiting);
+            let ours = waiting.enumerate().find(|(_, waiter)| waiter.ticket == self.ticket);
+            let Some((place, waiter)) = ours else { return Poll::Ready(()) };
+            if is_time(place, waiter) {
+                return Poll::Ready(());
             }
+            waiter.waker = Some(cx.waker().clone());
+            Poll::Pending
         })
         .await;
     }

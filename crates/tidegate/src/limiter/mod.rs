@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tidegate_core::Limit;
 
-pub use self::asking::{Ask, Asking};
+pub use self::asking::{Ask, Asking, Telling};
 use self::line::Lines;
 pub use self::reservation::{Reservation, Reserve};
 use crate::engine::Refusal;
@@ -62,10 +62,14 @@ impl Limiter {
 
     /// A limiter of one limit.
     ///
+    /// Its state goes by the limit itself: two limiters of the same limit on one engine count
+    /// together, two of different limits do not. To choose a name, make a [`Rule`].
+    ///
     /// A limit in a time zone that does not exist is refused with every call; to be told at
     /// once, make a [`Rule`].
     pub fn new(engine: impl Engine, limit: Limit) -> Self {
-        Self::over(engine, [Rule::unchecked(Self::DEFAULT_RULE, vec![limit])].into())
+        let state = format!("{}:{limit}", Self::DEFAULT_RULE);
+        Self::over(engine, [Rule::of_one(Self::DEFAULT_RULE, state, limit)].into())
     }
 
     /// A limiter of several rules, each with a name of its own.
@@ -74,6 +78,10 @@ impl Limiter {
         rules: impl IntoIterator<Item = Rule>,
     ) -> Result<Self, InvalidRule> {
         let rules: Arc<[Rule]> = rules.into_iter().collect();
+        let limits = rules.iter().flat_map(Rule::limits).count();
+        if limits == 0 || limits > crate::Call::MAX_CHARGES {
+            return Err(InvalidRule::LimitCount(limits));
+        }
         for (i, rule) in rules.iter().enumerate() {
             if rules.iter().take(i).any(|earlier| earlier.name() == rule.name()) {
                 return Err(InvalidRule::Duplicate(rule.name().into()));
@@ -110,18 +118,18 @@ impl Limiter {
     }
 
     /// Charges what has happened already, be there room for it or not.
-    pub fn record<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Asking<'a> {
-        Asking::of_all(self, Op::Record, key.into()).cost(cost)
+    pub fn record<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Telling<'a> {
+        Telling::new(self, Op::Record, key.into(), cost)
     }
 
     /// Gives back at most `cost` of what `key` has used.
-    pub fn refund<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Asking<'a> {
-        Asking::of_all(self, Op::Refund, key.into()).cost(cost)
+    pub fn refund<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Telling<'a> {
+        Telling::new(self, Op::Refund, key.into(), cost)
     }
 
-    /// Forgets what `key` has used and holds.
-    pub fn reset<'a>(&'a self, key: impl Into<Key<'a>>) -> Asking<'a> {
-        Asking::of_all(self, Op::Reset, key.into())
+    /// Forgets what `key` has used, and its reservations.
+    pub fn reset<'a>(&'a self, key: impl Into<Key<'a>>) -> Telling<'a> {
+        Telling::new(self, Op::Reset, key.into(), 0)
     }
 
     /// Waits until `key` may pass, first come first served, but no longer than `timeout`. Answers
@@ -160,6 +168,10 @@ impl Limiter {
 
     /// Puts `rule` in the place of the rule of the same name. Consumption is kept: it is brought to
     /// now at the old rate, rounded up, and at most the new limit.
+    ///
+    /// Limits keep their state by algorithm and position: the n-th token bucket of the rule before is
+    /// the n-th after. Changing the order of limits of one algorithm, or leaving out one that is not
+    /// the last, hands their consumption to each other.
     pub fn set_rule(&self, rule: Rule) -> Result<(), Refusal> {
         let mut rules = self.shared.rules.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = rules.to_vec();
@@ -172,12 +184,22 @@ impl Limiter {
             None => return Err(Refusal::UnknownRule(rule.name().into())),
         }
         *rules = changed.into();
+        drop(rules);
+        self.shared.lines.nudge_heads();
         Ok(())
     }
 
     /// Changes the limit of a limiter made by [`Limiter::new`]. See [`set_rule`](Self::set_rule).
     pub fn set_limit(&self, limit: Limit) -> Result<(), Refusal> {
-        self.set_rule(Rule::unchecked(Self::DEFAULT_RULE, vec![limit]))
+        let rules = self.rules();
+        let old = rules.iter().find(|rule| rule.name() == Self::DEFAULT_RULE);
+        let same = old.map(|rule| &rule.limits()[0]);
+        let same = same.filter(|old| old.limit().algorithm() == limit.algorithm());
+        let state = match same {
+            Some(old) => old.state().to_string(),
+            None => format!("{}:{limit}", Self::DEFAULT_RULE),
+        };
+        self.set_rule(Rule::of_one(Self::DEFAULT_RULE, state, limit))
     }
 
     /// The rules as they are now.

@@ -99,13 +99,18 @@ impl Reservation {
 
     /// Ends it and charges `cost`, which may be less or more than was reserved. After the deadline
     /// it is charged all the same, and the decision says `expired`.
-    pub async fn commit(self, cost: u64) -> Result<Decision, EngineError> {
+    ///
+    /// If this fails or is dropped, the reservation stands until its deadline: the work was done,
+    /// so it must not be cancelled. It can still be settled by its id.
+    pub async fn commit(mut self, cost: u64) -> Result<Decision, EngineError> {
+        self.cancel_on_drop = false;
         let cost = Cost::new(cost).map_err(Refusal::from)?;
         self.settle(Some(cost)).await
     }
 
-    /// Ends it and charges what was reserved.
-    pub async fn commit_all(self) -> Result<Decision, EngineError> {
+    /// Ends it and charges what was reserved. See [`commit`](Self::commit).
+    pub async fn commit_all(mut self) -> Result<Decision, EngineError> {
+        self.cancel_on_drop = false;
         self.settle(None).await
     }
 
@@ -131,6 +136,7 @@ impl Reservation {
         let op = Op::Settle { id: self.id, cost };
         let answer = engine.decide(Call { op, charges: &[], once: None }).await;
         self.cancel_on_drop &= answer.is_err();
+        self.limiter.shared.lines.nudge_heads();
         answer
     }
 }
@@ -144,9 +150,14 @@ impl Drop for Reservation {
         let cancel =
             Call { op: Op::Settle { id, cost: Some(Cost::ZERO) }, charges: &[], once: None };
         let later = matches!(engine.decide(cancel), crate::Answer::Later(_));
+        self.limiter.shared.lines.nudge_heads();
         // Without a runtime to send it from, the deadline will give the permits back.
         if let (true, Ok(runtime)) = (later, tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move { engine.decide(cancel).await });
+            let limiter = self.limiter.clone();
+            runtime.spawn(async move {
+                let _ = engine.decide(cancel).await;
+                limiter.shared.lines.nudge_heads();
+            });
         }
     }
 }

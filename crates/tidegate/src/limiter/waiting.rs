@@ -9,6 +9,7 @@ use tidegate_core::{Micros, Wait};
 
 use super::Limited;
 use super::asking::{Asking, Charges};
+use crate::engine::Refusal;
 use crate::{Call, Charge, Decision, EngineError, Op};
 
 impl Asking<'_> {
@@ -16,20 +17,27 @@ impl Asking<'_> {
     ///
     /// See [`Limiter::acquire`](crate::Limiter::acquire).
     pub async fn wait(self, timeout: Duration) -> Result<Decision, Limited> {
+        if self.op() != Op::Check {
+            return Err(EngineError::from(Refusal::OnlyChecksWait).into());
+        }
         let clock = &self.limiter.shared.clock;
-        let deadline = clock.now().saturating_add(timeout.into());
-        if self.can_never_pass()? {
-            return Err(Limited::Denied(self.with(Op::Peek).await?));
+        let deadline = clock.elapsed().saturating_add(timeout.into());
+        // How long until `span` from now, and is that in time?
+        let after =
+            |span: Micros| Some(clock.elapsed().saturating_add(span)).filter(|&t| t <= deadline);
+        let look = self.with(Op::Peek).await?;
+        if look.retry_after() == Wait::Never || look.repeated {
+            return if look.repeated { Ok(look) } else { Err(Limited::Denied(look)) };
         }
         let ticket = self.limiter.shared.lines.join(self.fingerprint(), self.wanted()?);
         if let Some(ahead) = ticket.ahead() {
             let (decision, earliest) = self.earliest(ahead).await?;
-            if earliest > deadline {
-                return Err(Limited::Denied(denied(decision, earliest, clock.now())));
+            if after(earliest).is_none() {
+                return Err(Limited::Denied(denied(decision, earliest)));
             }
             if !before(ticket.turn(), clock.sleep_until(deadline)).await {
                 let (decision, earliest) = self.earliest(ticket.ahead().unwrap_or(0)).await?;
-                return Err(Limited::Denied(denied(decision, earliest, clock.now())));
+                return Err(Limited::Denied(denied(decision, earliest)));
             }
         }
         loop {
@@ -38,11 +46,14 @@ impl Asking<'_> {
             // id it may be taken, since whoever comes back with the id gets the same turn.
             if self.gives_turns() {
                 let look = self.with(Op::Peek).await?;
-                let turn = clock.now().saturating_add(look.delay());
-                if look.allowed() && turn > deadline {
-                    return Err(Limited::Denied(denied(look, turn, clock.now())));
+                let turn = after(look.delay());
+                if look.allowed() && turn.is_none() {
+                    let delay = look.delay();
+                    return Err(Limited::Denied(denied(look, delay)));
                 }
-                if look.delay() > Micros::ZERO && !self.has_id() {
+                if let (true, false, Some(turn)) =
+                    (look.delay() > Micros::ZERO, self.has_id(), turn)
+                {
                     clock.sleep_until(turn).await;
                     continue;
                 }
@@ -50,24 +61,15 @@ impl Asking<'_> {
             let decision = self.await?;
             if decision.allowed() {
                 drop(ticket);
-                clock.sleep_until(clock.now().saturating_add(decision.delay())).await;
+                clock.sleep_until(clock.elapsed().saturating_add(decision.delay())).await;
                 return Ok(decision);
             }
-            let Some(span) = decision.retry_after().span() else {
+            let Some(again) = decision.retry_after().span().and_then(after) else {
                 return Err(Limited::Denied(decision));
             };
-            let again = clock.now().saturating_add(span);
-            if again > deadline {
-                return Err(Limited::Denied(decision));
-            }
-            clock.sleep_until(again).await;
+            // Something may be given back earlier than that.
+            before(ticket.nudge(), clock.sleep_until(again)).await;
         }
-    }
-
-    fn can_never_pass(&self) -> Result<bool, EngineError> {
-        let rules = self.limiter.rules();
-        let charges = self.charges(&rules)?;
-        Ok(charges.iter().any(|charge| charge.cost.get() > charge.limit.limit().capacity()))
     }
 
     /// What it wants at least from any one limit.
@@ -81,7 +83,7 @@ impl Asking<'_> {
         rules.iter().flat_map(crate::Rule::limits).any(|limit| limit.limit().is_queue())
     }
 
-    /// The earliest instant at which it can pass after `ahead` has, and what is the case now.
+    /// How long it takes at least until it can pass after `ahead` has, and what is the case now.
     async fn earliest(&self, ahead: u64) -> Result<(Decision, Micros), EngineError> {
         let rules = self.limiter.rules();
         let charges = self.charges(&rules)?;
@@ -95,13 +97,13 @@ impl Asking<'_> {
             Some(charge.limit.limit().at_least(wait, split(charge).1))
         });
         let longest = waits.max().unwrap_or(Micros::ZERO);
-        Ok((decision, self.limiter.shared.clock.now().saturating_add(longest)))
+        Ok((decision, longest))
     }
 }
 
-/// The decision as a denial until the instant `again`.
-fn denied(mut decision: Decision, again: Micros, now: Micros) -> Decision {
-    let wait = Wait::For(again.saturating_sub(now));
+/// The decision as a denial for as long as `span`.
+fn denied(mut decision: Decision, span: Micros) -> Decision {
+    let wait = Wait::For(span);
     for verdict in &mut decision.verdicts {
         verdict.allowed = false;
         verdict.retry_after = verdict.retry_after.max(wait);

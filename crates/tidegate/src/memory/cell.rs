@@ -86,7 +86,13 @@ impl Cell {
             let (limit, at) = (cell.limit.limit(), cell.limit.moment(now));
             // What may not grow gets coarser instead: without the name, then with fewer entries,
             // later to recover and never too early.
-            while !budget.has_room_for(limit.growth(cell.state.as_ref(), who)) {
+            let before = cell.heap_bytes();
+            loop {
+                let growth = limit.growth(cell.state.as_ref(), who);
+                let freed = before.saturating_sub(cell.heap_bytes());
+                if growth == 0 || budget.has_room_for(growth.saturating_sub(freed)) {
+                    break;
+                }
                 if who.take().is_none() && !limit.compact(&mut cell.state, &at) {
                     break;
                 }
@@ -111,11 +117,28 @@ impl Cell {
         self.write(now, budget, |cell| cell.holds.remove(id))
     }
 
-    pub(crate) fn clear(&mut self, budget: &Budget) {
-        self.resize(budget, |cell| {
+    /// Forgets what is used and what would be released. What is charged at its end stays held.
+    pub(crate) fn clear(&mut self, now: Micros, budget: &Budget) {
+        self.write(now, budget, |cell| {
             cell.state = None;
-            cell.holds = Holds::default();
+            cell.holds.release();
         });
+    }
+
+    pub(crate) fn turn_after(&self, now: Micros) -> Micros {
+        let at = self.limit.moment(now);
+        self.limit.limit().turn_after(self.state.as_ref(), &self.holds, &at)
+    }
+
+    /// Does the hold of `id` still last?
+    pub(crate) fn holds_still(&self, id: u128, now: Micros) -> bool {
+        self.holds.iter().any(|hold| hold.id == id && hold.deadline > now)
+    }
+
+    /// The same consumption for another key, which has used no more than that.
+    pub(crate) fn twin(&self) -> Self {
+        let (limit, state) = (self.limit.clone(), self.state.clone());
+        Self { limit, state, holds: Holds::default() }
     }
 
     /// Whatever has ended by now is gone or charged before `change` is made.

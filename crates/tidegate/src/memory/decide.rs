@@ -16,24 +16,28 @@ type Verdicts = SmallVec<[Verdict; 2]>;
 impl Memory {
     pub(super) fn run(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
         let parts = parts(self, call.charges);
-        let mut holds = self.lock_hold_of(call.op)?;
-        let mut locked = Locked::new(self, &parts);
-        // Read under the locks: a cell never sees time run backwards because a thread was slow.
-        let now = self.clock.now();
-        let once = call.once.map(|id| self.once(call, &parts, id));
-        if let Some(answered) = once.as_ref().and_then(|once| once.find(&mut locked, now)) {
-            return answered;
+        let once = call.once.map(|id| self.once(call, id));
+        let mut holds = self.lock_hold_of(call.op, &parts)?;
+        let mut locked = Locked::new(self, &parts, once.as_ref().map(|once| once.beside));
+        let early = self.clock.now();
+        if let Some(once) = &once {
+            if let Some(answered) = self.answered(once, call, &parts, &mut locked, early) {
+                return answered;
+            }
+            if call.op != Op::Peek {
+                once.make_room(parts.len(), &mut locked, early)?;
+            }
         }
         if let Some(holds) = &mut holds {
-            holds.make_room(&parts, &mut locked, now)?;
-        }
-        if let Some(once) = &once {
-            once.make_room(parts.len(), &mut locked, now)?;
+            holds.make_room(&parts, &mut locked, early)?;
         }
         let places: Places = parts
             .iter()
-            .map(|part| locked.place(part, call.op, now))
+            .map(|part| locked.place(part, call.op, early))
             .collect::<Result<_, EngineError>>()?;
+        // Read when everything is locked, the overflow buckets too: a cell never sees time run
+        // backwards because a thread was slow.
+        let now = self.clock.now();
 
         let mut verdicts = self.look(&mut locked, &parts, &places, call.op, now);
         let allowed = verdicts.iter().all(|verdict| verdict.allowed);
@@ -89,15 +93,15 @@ impl Memory {
                 let hold = Hold { id: id.get(), cost: part.cost, deadline, ttl, expiry };
                 locked.write(part, place, |cell, budget| cell.hold(now, hold, budget));
             }
+            // Others have consumption in a shared cell; it is not this key's to give back or forget.
+            Op::Refund | Op::Reset if place == Place::Shared => {}
             Op::Refund => {
                 let (cell, budget) = (locked.cell(part, place), self.budget_of(place));
                 return cell.map_or(Cost::ZERO, |cell| cell.refund(now, part.cost, budget));
             }
-            // Others have consumption in a shared cell; it is not this key's to forget.
-            Op::Reset if place == Place::Shared => {}
             Op::Reset => {
                 if let Some(cell) = locked.cell(part, place) {
-                    cell.clear(&self.budget);
+                    cell.clear(now, &self.budget);
                 }
             }
             Op::Peek | Op::Settle { .. } | Op::Renew { .. } => {}
@@ -144,20 +148,47 @@ impl Memory {
         fingerprints.map(verdict_of).collect()
     }
 
-    fn once(&self, call: &Call<'_>, parts: &Parts<'_>, id: CallId<'_>) -> OnceKey {
-        let first = call.charges.first().map(|charge| (charge.limit.rule(), charge.key));
+    /// The answer given before under this id. That of a hold counts as long as the hold lasts:
+    /// after that it would promise what is not there.
+    fn answered(
+        &self,
+        once: &OnceKey,
+        call: &Call<'_>,
+        parts: &Parts<'_>,
+        locked: &mut Locked<'_>,
+        now: Micros,
+    ) -> Option<Result<Decision, EngineError>> {
+        let answered = once.find(locked, now)?;
+        if let (Op::Hold { .. }, Ok(Some(id))) = (call.op, answered.as_ref().map(|d| d.hold)) {
+            let lasts = parts.iter().all(|part| {
+                let place = locked.place(part, Op::Peek, now).unwrap_or(Place::Own);
+                locked.cell(part, place).is_some_and(|cell| cell.holds_still(id.get(), now))
+            });
+            if !lasts {
+                once.forget(locked);
+                return None;
+            }
+        }
+        Some(answered)
+    }
+
+    fn once(&self, call: &Call<'_>, id: CallId<'_>) -> OnceKey {
         let op = match call.op {
             // The id of a hold is drawn anew on every attempt.
-            Op::Hold { ttl, expiry, .. } => (format!("hold {expiry:?}"), ttl),
+            Op::Hold { ttl, expiry, .. } => Op::Hold { id: HoldId::from(0), ttl, expiry },
             // A peek under an id tells what the check under it was answered, or would be.
-            Op::Peek => (format!("{:?}", Op::Check), Micros::ZERO),
-            op => (format!("{op:?}"), Micros::ZERO),
+            Op::Peek => Op::Check,
+            op => op,
         };
-        let charged: Vec<(u128, Cost)> = parts.iter().map(|p| (p.fingerprint, p.cost)).collect();
+        // What was asked, not what it was charged to: a rule may have got another limit meanwhile.
+        let asked = call.charges.iter().filter(|charge| charge.limit.is_first());
+        let asked: Vec<_> =
+            asked.map(|charge| (charge.limit.rule(), charge.key, charge.cost)).collect();
+        let first = call.charges.first().map(|charge| (charge.limit.rule(), charge.key));
         OnceKey {
-            beside: parts[0].fingerprint,
+            beside: self.fingerprints.of(("once", first)),
             name: self.fingerprints.of(("once", first, id)),
-            request: self.fingerprints.of((op, charged)),
+            request: self.fingerprints.of((op, asked)),
         }
     }
 }
@@ -176,7 +207,7 @@ fn remember_hold(holds: &mut HoldsLocked<'_>, id: HoldId, op: Op, parts: &Parts<
 
 /// Where the record of an idempotent call lies, and what it must say.
 struct OnceKey {
-    /// The fingerprint whose shard it lies in: the first charge's.
+    /// The fingerprint whose shard it lies in: that of the first rule and key.
     beside: u128,
     name: u128,
     request: u128,
@@ -190,16 +221,20 @@ impl OnceKey {
     /// The answer given before, or the refusal of another request under the same id.
     fn find(&self, locked: &mut Locked<'_>, now: Micros) -> Option<Result<Decision, EngineError>> {
         let table = self.table(locked);
-        let record = table.get(self.name)?;
-        if record.expires <= now {
+        let record = table.get_mut(self.name)?;
+        if record.has_expired(now) {
             table.remove(self.name);
             return None;
         }
         Some(if record.request == self.request {
-            Ok(record.decision.clone())
+            Ok(Decision { repeated: true, ..record.decision.clone() })
         } else {
             Err(Refusal::IdReused.into())
         })
+    }
+
+    fn forget(&self, locked: &mut Locked<'_>) {
+        self.table(locked).remove(self.name);
     }
 
     fn make_room(
@@ -210,7 +245,7 @@ impl OnceKey {
     ) -> Result<(), EngineError> {
         let heap = Decision::heap_bytes_for(verdicts);
         let table = self.table(locked);
-        table.sweep(Memory::SWEEP_WHEN_FULL / 16, |record| record.expires <= now);
+        table.sweep(Memory::SWEEP_WHEN_FULL / 16, |record| record.has_expired(now));
         if !table.has_room_for(1, heap) {
             locked.ask_for(usize::MAX, now);
         }
@@ -222,5 +257,13 @@ impl OnceKey {
         let expires = now.saturating_add(CallId::TTL);
         let record = Once { request: self.request, decision: decision.clone(), expires };
         self.table(locked).insert(self.name, record);
+    }
+}
+
+impl Once {
+    /// A clock that stepped back makes no record last longer than it would have.
+    pub(super) fn has_expired(&mut self, now: Micros) -> bool {
+        self.expires = self.expires.min(now.saturating_add(CallId::TTL));
+        self.expires <= now
     }
 }

@@ -8,7 +8,7 @@ use tidegate_core::{Cost, Holds, Micros, Verdict};
 
 use super::budget::Budget;
 use super::cell::Cell;
-use super::table::Table;
+use super::table::{HeapBytes, Table};
 use super::{Full, Memory, Shard, lock};
 use crate::{Charge, EngineError, Op, RuleLimit};
 
@@ -67,9 +67,11 @@ impl<'a> Locked<'a> {
     /// inserting.
     const SWEEP_IN_PASSING: usize = 2;
 
-    pub(crate) fn new(memory: &'a Memory, parts: &[Part<'_>]) -> Self {
+    /// Locks the shards of the parts, and that of one more fingerprint.
+    pub(crate) fn new(memory: &'a Memory, parts: &[Part<'_>], beside: Option<u128>) -> Self {
+        let fingerprints = parts.iter().map(|part| part.fingerprint).chain(beside);
         let mut indices: SmallVec<[usize; 2]> =
-            parts.iter().map(|part| memory.shard_of(part.fingerprint)).collect();
+            fingerprints.map(|fingerprint| memory.shard_of(fingerprint)).collect();
         indices.sort_unstable();
         indices.dedup();
         let shards = indices.into_iter().map(|index| (index, memory.shard(index))).collect();
@@ -95,22 +97,43 @@ impl<'a> Locked<'a> {
             self.ask_for(growth, now);
             return Ok(Place::Own);
         }
-        // Whoever was charged in an overflow bucket stays there until it has recovered: a cell
-        // of its own would start unused.
-        if self.memory.overflowing.load(Ordering::Relaxed) > 0 {
-            let bucket = self.bucket(part);
-            if self.overflow().get(bucket).is_some_and(|cell| !cell.is_recovered(now)) {
-                return Ok(Place::Shared);
-            }
-            let forgotten = self.overflow().remove(bucket).is_some();
-            self.memory.overflowing.fetch_sub(usize::from(forgotten), Ordering::Relaxed);
-        }
         let may_create = matches!(op, Op::Check | Op::Record | Op::Hold { .. } | Op::Settle { .. });
+        if self.memory.overflowing.load(Ordering::Relaxed) > 0
+            && let Some(place) = self.place_in_overflow(part, may_create, now)
+        {
+            return Ok(place);
+        }
         if !may_create || self.make_room(part, now) {
             return Ok(Place::Own);
         }
         self.make_overflow_room(part, now)?;
         Ok(Place::Shared)
+    }
+
+    /// Whoever was charged in an overflow bucket must not start unused in a cell of its own. It stays
+    /// in the bucket; or it takes the bucket's consumption with it, which is no less than its own,
+    /// so that a bucket with steady traffic empties once there is room again.
+    fn place_in_overflow(
+        &mut self,
+        part: &Part<'_>,
+        may_create: bool,
+        now: Micros,
+    ) -> Option<Place> {
+        let bucket = self.bucket(part);
+        let memory = self.memory;
+        let found = self.overflow().get(bucket)?;
+        if found.is_recovered(now) {
+            self.overflow().remove(bucket);
+            memory.overflowing.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let heap = found.holds().is_empty().then(|| found.heap_bytes());
+        let may_leave = may_create && heap.is_some_and(|heap| self.has_room(part, heap, now));
+        let twin = self.overflow().get(bucket).filter(|_| may_leave).map(Cell::twin);
+        let Some(twin) = twin else { return Some(Place::Shared) };
+        self.shard(part.fingerprint).cells.insert(part.fingerprint, twin);
+        self.promised.pop();
+        Some(Place::Own)
     }
 
     /// The cell of a part, if it has one.
@@ -192,23 +215,29 @@ impl<'a> Locked<'a> {
         memory.budget.has_room_for(bytes)
     }
 
-    /// Sweeps the shard; is there room for one more cell?
+    /// Sweeps in passing; is there room for one more cell? If not, looks for cells that can go.
     fn make_room(&mut self, part: &Part<'_>, now: Micros) -> bool {
+        let heap = part.limit.own_bytes() + part.limit.limit().growth(None, part.who);
+        self.has_room(part, heap, now) || {
+            self.ask_for(usize::MAX, now);
+            self.has_room(part, heap, now)
+        }
+    }
+
+    /// Sweeps in passing; is there room for one more cell, with `heap` bytes of its own? Then it is
+    /// promised.
+    fn has_room(&mut self, part: &Part<'_>, heap: usize, now: Micros) -> bool {
         let index = self.memory.shard_of(part.fingerprint);
         let count = 1 + self.promised.iter().filter(|promised| **promised == index).count();
-        let heap = part.limit.own_bytes() + part.limit.limit().growth(None, part.who);
-        let heap = heap + self.promised_bytes;
+        let bytes = self.promised_bytes + heap;
         let cells = &mut self.shard(part.fingerprint).cells;
         cells.sweep(Self::SWEEP_IN_PASSING, |cell| cell.is_recovered(now));
-        if !cells.has_room_for(count, heap) {
-            self.ask_for(usize::MAX, now);
-            if !self.shard(part.fingerprint).cells.has_room_for(count, heap) {
-                return false;
-            }
+        let has_room = cells.has_room_for(count, bytes);
+        if has_room {
+            self.promised.push(index);
+            self.promised_bytes = bytes;
         }
-        self.promised.push(index);
-        self.promised_bytes = heap;
-        true
+        has_room
     }
 
     fn make_overflow_room(&mut self, part: &Part<'_>, now: Micros) -> Result<(), EngineError> {

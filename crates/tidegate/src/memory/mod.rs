@@ -124,10 +124,10 @@ impl Memory {
             let index = self.reclaim_next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             if let Ok(mut shard) = self.shards[index].try_lock() {
                 shard.cells.sweep(Self::SWEEP_WHEN_FULL, |cell| cell.is_recovered(now));
-                shard.once.sweep(Self::SWEEP_WHEN_FULL, |record| record.expires <= now);
+                shard.once.sweep(Self::SWEEP_WHEN_FULL, |record| record.has_expired(now));
             }
             if let Ok(mut holds) = self.holds[index].try_lock() {
-                holds.sweep(Self::SWEEP_WHEN_FULL, |reserved| reserved.forget_at <= now);
+                holds.sweep(Self::SWEEP_WHEN_FULL, |reserved| reserved.may_go(now));
             }
         }
     }
@@ -149,10 +149,10 @@ impl Memory {
         };
         look.validate()?;
         let parts = locked::parts(self, look.charges);
-        let mut locked = Locked::new(self, &parts);
-        let now = self.clock.now();
+        let mut locked = Locked::new(self, &parts, None);
         let part = parts[0];
-        let place = locked.place(&part, Op::Peek, now)?;
+        let place = locked.place(&part, Op::Peek, self.clock.now())?;
+        let now = self.clock.now();
         let Some(cell) = locked.cell(&part, place) else {
             return Ok(Cell::new(limit).inspect(now, false));
         };
@@ -264,7 +264,7 @@ impl fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// A panic elsewhere leaves a cell as it was or as it was to be; neither admits too much.
+/// Nothing in here panics, as far as we know; if it does, going on is better than denying everyone.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,15 +1,15 @@
 //! Calls about a hold: its end, and its renewal.
 
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Expiry, Hold, Micros};
+use tidegate_core::{Cost, Expiry, Hold, Micros, Verdict};
 
 use super::locked::{Locked, Part, Parts, Place, peek};
 use super::table::Table;
 use super::{Full, HeldPart, Memory, Reserved, lock};
 use crate::engine::Refusal;
-use crate::{Decision, EngineError, HoldId, Op, Source};
+use crate::{Decision, EngineError, HoldId, Op, RuleLimit, Source};
 
 /// The holds that share a shard with the one a call is about.
 pub(super) struct HoldsLocked<'a>(MutexGuard<'a, Table<Reserved>>);
@@ -22,12 +22,13 @@ impl HoldsLocked<'_> {
         locked: &mut Locked<'_>,
         now: Micros,
     ) -> Result<(), EngineError> {
-        self.0.sweep(Memory::SWEEP_WHEN_FULL / 16, |reserved| reserved.forget_at <= now);
+        self.0.sweep(Memory::SWEEP_WHEN_FULL / 16, |reserved| reserved.is_forgotten(now));
         let limits: usize = parts.iter().map(|part| part.limit.own_bytes()).sum();
         let cells: usize = parts.iter().map(|part| locked.hold_growth(part)).sum();
         let heap = limits + cells + Decision::heap_bytes_for(parts.len());
         let heap = heap + parts.len() * size_of::<HeldPart>();
         if !self.0.has_room_for(1, heap) {
+            self.0.sweep(Memory::SWEEP_WHEN_FULL, |reserved| reserved.may_go(now));
             locked.ask_for(usize::MAX, now);
         }
         if self.0.has_room_for(1, heap) { Ok(()) } else { Err(EngineError::unavailable(Full)) }
@@ -40,9 +41,13 @@ impl HoldsLocked<'_> {
 
 impl Memory {
     /// Locks the place of a hold that `op` wants to make, if it does.
-    pub(super) fn lock_hold_of(&self, op: Op) -> Result<Option<HoldsLocked<'_>>, EngineError> {
+    pub(super) fn lock_hold_of(
+        &self,
+        op: Op,
+        parts: &Parts<'_>,
+    ) -> Result<Option<HoldsLocked<'_>>, EngineError> {
         let Op::Hold { id, ttl, .. } = op else { return Ok(None) };
-        check_ttl(ttl)?;
+        check_ttl(ttl, parts.iter().map(|part| part.limit))?;
         let holds = self.lock_holds(id);
         if holds.0.get(id.get()).is_some() {
             return Err(Refusal::IdReused.into());
@@ -58,6 +63,7 @@ impl Memory {
             }
             let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
             let places = places(locked, parts, op, now)?;
+            let now = self.clock.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
             for (part, place) in parts.iter().zip(places) {
                 let budget = self.budget_of(place);
@@ -69,10 +75,14 @@ impl Memory {
                     _ => Cost::ZERO,
                 };
                 let due = cost.unwrap_or(part.cost).saturating_sub(charged_at_end);
+                let mut turn = Micros::ZERO;
                 if !due.is_zero() {
-                    locked.write(part, place, |cell, budget| cell.charge(now, due, None, budget));
+                    locked.write(part, place, |cell, budget| {
+                        turn = cell.turn_after(now);
+                        cell.charge(now, due, None, budget);
+                    });
                 }
-                decision.verdicts.push(peek(locked, part, place, now));
+                decision.verdicts.push(Verdict { delay: turn, ..peek(locked, part, place, now) });
                 locked.drop_if_recovered(part, place, now);
             }
             reserved.settled = Some((cost, decision.clone()));
@@ -82,12 +92,13 @@ impl Memory {
     }
 
     pub(super) fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
-        check_ttl(ttl)?;
         self.with_hold(id, |reserved, parts, locked, now| {
+            check_ttl(ttl, reserved.parts.iter().map(|part| &part.limit))?;
             if reserved.settled.is_some() {
                 return Err(Refusal::AlreadySettled.into());
             }
             let places = places(locked, parts, Op::Peek, now)?;
+            let now = self.clock.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
             let deadline = now.saturating_add(ttl);
             for (part, place) in parts.iter().zip(places) {
@@ -123,9 +134,9 @@ impl Memory {
         let reserved = holds.0.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
         let held_parts = reserved.parts.clone();
         let parts = as_parts(&held_parts);
-        let mut locked = Locked::new(self, &parts);
+        let mut locked = Locked::new(self, &parts, None);
         let now = self.clock.now();
-        if reserved.forget_at <= now {
+        if reserved.is_forgotten(now) {
             return Err(Refusal::UnknownHold.into());
         }
         change(reserved, &parts, &mut locked, now)
@@ -136,11 +147,32 @@ impl Memory {
     }
 }
 
-fn check_ttl(ttl: Micros) -> Result<(), EngineError> {
-    if ttl == Micros::ZERO || ttl > HoldId::MAX_TTL {
+/// A holder may stay for a whole lease, however long that is.
+fn check_ttl<'a>(
+    ttl: Micros,
+    limits: impl Iterator<Item = &'a Arc<RuleLimit>>,
+) -> Result<(), EngineError> {
+    let lease = limits.filter_map(|limit| limit.limit().lease()).max();
+    if ttl == Micros::ZERO || ttl > HoldId::MAX_TTL.max(lease.unwrap_or_default()) {
         return Err(Refusal::HoldLength.into());
     }
     Ok(())
+}
+
+impl Reserved {
+    /// Is its time over? A clock that stepped back makes no record last longer than it would have.
+    pub(super) fn is_forgotten(&mut self, now: Micros) -> bool {
+        if self.settled.is_some() {
+            self.forget_at = self.forget_at.min(now.saturating_add(HoldId::REMEMBERED));
+        }
+        self.forget_at <= now
+    }
+
+    /// Can it be forgotten early, to make room? Whoever asks about it again will not be told how it
+    /// ended, but nothing is admitted because of that.
+    pub(super) fn may_go(&mut self, now: Micros) -> bool {
+        self.settled.is_some() || self.is_forgotten(now)
+    }
 }
 
 fn as_parts<'a>(held: &'a [HeldPart]) -> Parts<'a> {

@@ -94,18 +94,17 @@ impl<V: HeapBytes> Table<V> {
     }
 
     /// Looks at the next `steps` values and drops those that are `done`. Returns how many.
-    pub(crate) fn sweep(&mut self, steps: usize, done: impl Fn(&V) -> bool) -> usize {
+    pub(crate) fn sweep(&mut self, steps: usize, done: impl Fn(&mut V) -> bool) -> usize {
         let before = self.len;
         for _ in 0..steps.min(before) {
             if self.cursor >= self.len {
                 self.cursor = 0;
             }
-            match self.at(self.cursor) {
-                Some((key, value)) if done(value) => {
-                    let key = *key;
-                    self.remove(key);
-                }
-                _ => self.cursor += 1,
+            let (chunk, place) = (self.cursor / Self::CHUNK, self.cursor % Self::CHUNK);
+            let next = self.chunks.get_mut(chunk).and_then(|chunk| chunk.get_mut(place));
+            match next.and_then(|(key, value)| done(value).then_some(*key)) {
+                Some(key) => drop(self.remove(key)),
+                None => self.cursor += 1,
             }
         }
         before - self.len
@@ -206,7 +205,7 @@ mod tests {
         let budget = Arc::new(Budget::new(1 << 30));
         let mut table = Table::new(&budget);
         (0..1_000).for_each(|n| table.insert(key(n), n));
-        let dropped: usize = (0..200).map(|_| table.sweep(10, |value| value % 3 == 0)).sum();
+        let dropped: usize = (0..200).map(|_| table.sweep(10, |value| *value % 3 == 0)).sum();
         assert_eq!((dropped, table.len()), (334, 666));
         for n in 0..1_000 {
             assert_eq!(table.get(key(n)), (n % 3 != 0).then_some(&n));
