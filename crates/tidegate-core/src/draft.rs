@@ -3,7 +3,8 @@
 use alloc::boxed::Box;
 
 use crate::invalid::{InvalidLimit, Part};
-use crate::limit::{Limit, Shape};
+use crate::limit::Limit;
+use crate::shape::Shape;
 use crate::{CalendarUnit, Micros, Span};
 
 /// The family a limit belongs to, and the word for it in the notation.

@@ -7,6 +7,7 @@
 //!   [`InvalidLimit`] says what is wrong with a bad one.
 //! - The decision, in two steps so that several limits are looked at before any is charged:
 //!   [`Limit::look`] and [`Limit::charge`]; beside them `refund`, `carry`, `rebase` and `expire`.
+//! - `shape` derives a limit's numbers; `queueing` estimates for those who wait in line.
 //! - One file per algorithm: `bucket`, `steps`, `fixed`, `log`, `approximate`, `concurrency`, each
 //!   an `Arithmetic` over its own kind of [`State`].
 //! - [`Holds`]: permits that are set aside; `forecast` says what becomes of them.
@@ -33,6 +34,8 @@ mod invalid;
 mod limit;
 mod log;
 mod notation;
+mod queueing;
+mod shape;
 mod span;
 mod state;
 mod steps;

@@ -1,21 +1,14 @@
 //! A limit, and the steps of a decision: look at every rule, then charge all of them or none.
 
 use alloc::borrow::Cow;
-use alloc::vec;
-use alloc::vec::Vec;
 
-use crate::approximate::Approximate;
 use crate::arithmetic::Arithmetic;
-use crate::bucket::Bucket;
-use crate::concurrency::Concurrency;
-use crate::draft::{Draft, default_precision};
-use crate::fixed::{Fixed, Window};
+use crate::draft::Draft;
 use crate::forecast::Forecast;
-use crate::invalid::{InvalidLimit, Part};
 use crate::log::{Log, Logged};
+use crate::shape::Shape;
 use crate::state::Kind;
-use crate::steps::Steps;
-use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict};
+use crate::{Algorithm, Cost, Holds, Micros, Moment, State, Tick, Verdict};
 
 /// A limit: how much may pass, and how that is counted.
 ///
@@ -40,17 +33,6 @@ use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict};
 pub struct Limit {
     pub(crate) draft: Draft,
     pub(crate) shape: Shape,
-}
-
-/// The numbers of each algorithm, derived when the limit is built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shape {
-    Bucket(Bucket),
-    Steps(Steps),
-    Fixed(Fixed),
-    Logged(Logged),
-    Approximate(Approximate),
-    Concurrency(Concurrency),
 }
 
 /// Calls the same code with whatever algorithm a shape holds.
@@ -112,73 +94,12 @@ impl Limit {
         }
     }
 
-    /// The number of the algorithm in stored states, and its own numbers, in the order in which
-    /// scripts take them.
-    pub fn numbers(&self) -> (u8, Vec<u64>) {
-        match &self.shape {
-            Shape::Bucket(b) => {
-                let queue = u64::from(b.queue);
-                (1, vec![b.tick.span().get(), b.permit, b.drain, b.size, queue])
-            }
-            Shape::Steps(s) => (2, vec![s.every, s.amount, s.size]),
-            Shape::Fixed(Fixed { limit, window: Window::Aligned(w) }) => (3, vec![0, *limit, *w]),
-            Shape::Fixed(Fixed { limit, window: Window::Calendar(_) }) => (3, vec![1, *limit, 0]),
-            Shape::Fixed(Fixed { limit, window: Window::FirstHit(w) }) => (3, vec![2, *limit, *w]),
-            Shape::Logged(l) => (4, vec![l.limit, l.grain, l.window]),
-            Shape::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
-            Shape::Concurrency(c) => (6, vec![c.limit]),
-        }
-    }
-
     /// How long a holder may stay without renewing; `None` but for `concurrency`.
     pub fn lease(&self) -> Option<Micros> {
         match &self.shape {
             Shape::Concurrency(concurrency) => Some(concurrency.lease),
             _ => None,
         }
-    }
-
-    /// Splits `cost`, and what those `ahead` of it want, into a first part, to
-    /// [look](Self::look) for, and a rest, to ask [`at_least`](Self::at_least) about.
-    pub fn split(&self, cost: Cost, ahead: u64) -> (Cost, u64) {
-        let capacity = self.capacity().max(1);
-        let wanted = cost.get().saturating_add(ahead);
-        let first = match &self.shape {
-            Shape::Bucket(bucket) if bucket.queue => cost.get(),
-            Shape::Fixed(_) | Shape::Logged(_) => {
-                wanted - wanted.saturating_sub(1) / capacity * capacity
-            }
-            _ => wanted.min(capacity),
-        };
-        (Cost::from_permits(first), wanted - first)
-    }
-
-    /// How long it takes at least until `rest` has passed as well, if the first part has to wait
-    /// for `wait`. Exact for those who come one by one and each take one; never too long.
-    pub fn at_least(&self, wait: Micros, rest: u64) -> Micros {
-        let times = |n: u64, span: u64| Micros::saturating_from(u128::from(n) * u128::from(span));
-        let fills = rest / self.capacity().max(1);
-        let more = match &self.shape {
-            _ if rest == 0 => Micros::ZERO,
-            Shape::Bucket(bucket) if bucket.drain > 0 => {
-                let units = u128::from(rest) * u128::from(bucket.permit);
-                // Rounded down, because the wait was rounded up.
-                let ticks = units / u128::from(bucket.drain);
-                Micros::saturating_from(ticks * u128::from(bucket.tick.span().get()))
-            }
-            Shape::Steps(steps) if steps.amount > 0 => times(rest / steps.amount, steps.every),
-            // The present window may end at once.
-            Shape::Fixed(Fixed { window: Window::Aligned(w) | Window::FirstHit(w), .. }) => {
-                times(if wait == Micros::ZERO { fills.saturating_sub(1) } else { fills }, *w)
-            }
-            Shape::Logged(logged) => {
-                let grains = fills.saturating_mul(logged.window);
-                let whole = if wait == Micros::ZERO { logged.grain - 1 } else { 0 };
-                times(grains, logged.grain).saturating_sub(Micros::new(whole))
-            }
-            _ => Micros::ZERO,
-        };
-        wait.saturating_add(more)
     }
 
     /// Does it give turns, as a delay, to what it allows?
@@ -390,67 +311,6 @@ impl core::hash::Hash for Limit {
     fn hash<H: core::hash::Hasher>(&self, hasher: &mut H) {
         self.draft.hash(hasher);
     }
-}
-
-impl Shape {
-    /// The numbers behind a canonical draft.
-    pub(crate) fn new(draft: &Draft) -> Result<Self, InvalidLimit> {
-        let count = draft.count;
-        let length = draft.span.length();
-        let Some(span) = length.filter(|_| !matches!(draft.span, Span::Calendar(_))) else {
-            let unit = match draft.span {
-                Span::Calendar(unit) => unit,
-                Span::Plain(_) => return Err(InvalidLimit::Month),
-            };
-            return Ok(Self::Fixed(Fixed { limit: count, window: Window::Calendar(unit) }));
-        };
-        let given = |span: Option<Span>| span.and_then(Span::length);
-        Ok(match draft.algorithm {
-            Algorithm::TokenBucket => {
-                let size = draft.burst.unwrap_or(count);
-                match given(draft.every) {
-                    Some(every) => Self::Steps(Steps::new(count, span, every, size)?),
-                    None => Self::Bucket(Bucket::new(count, span, size, false, Part::Burst)?),
-                }
-            }
-            Algorithm::LeakyBucket => {
-                let size = draft.capacity.unwrap_or(count);
-                Self::Bucket(Bucket::new(count, span, size, draft.queue, Part::Capacity)?)
-            }
-            Algorithm::FixedWindow if draft.first_hit => {
-                Self::Fixed(Fixed { limit: count, window: Window::FirstHit(span.get()) })
-            }
-            Algorithm::FixedWindow => {
-                Self::Fixed(Fixed { limit: count, window: Window::Aligned(span.get()) })
-            }
-            Algorithm::SlidingLog if count > Limit::MAX_LOG => {
-                return Err(InvalidLimit::LogTooLarge);
-            }
-            Algorithm::SlidingLog => Self::Logged(Logged::exact(count, span)),
-            Algorithm::SlidingWindow if draft.approximate => {
-                Self::Approximate(Approximate::new(count, span)?)
-            }
-            Algorithm::SlidingWindow => {
-                let precision = given(draft.precision).unwrap_or_else(|| default_precision(span));
-                Self::Logged(sub_windows(count, span, precision)?)
-            }
-            Algorithm::Concurrency => {
-                let lease = given(draft.lease).unwrap_or(Draft::DEFAULT_LEASE);
-                Self::Concurrency(Concurrency { limit: count, lease })
-            }
-        })
-    }
-}
-
-fn sub_windows(count: u64, span: Micros, precision: Micros) -> Result<Logged, InvalidLimit> {
-    if precision > span {
-        return Err(InvalidLimit::PrecisionTooLong);
-    }
-    if span.get().div_ceil(precision.get()) > Limit::MAX_SUB_WINDOWS {
-        let finest = span.get().div_ceil(Limit::MAX_SUB_WINDOWS);
-        return Err(InvalidLimit::PrecisionTooFine { finest });
-    }
-    Ok(Logged::sub_windows(count, span, precision))
 }
 
 fn read<A: Arithmetic, T>(

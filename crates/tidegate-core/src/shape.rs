@@ -1,0 +1,106 @@
+//! The numbers behind a limit, derived once when it is built.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::approximate::Approximate;
+use crate::bucket::Bucket;
+use crate::concurrency::Concurrency;
+use crate::draft::{Draft, default_precision};
+use crate::fixed::{Fixed, Window};
+use crate::invalid::{InvalidLimit, Part};
+use crate::log::Logged;
+use crate::steps::Steps;
+use crate::{Algorithm, Limit, Micros, Span};
+
+/// The numbers of each algorithm, derived when the limit is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    Bucket(Bucket),
+    Steps(Steps),
+    Fixed(Fixed),
+    Logged(Logged),
+    Approximate(Approximate),
+    Concurrency(Concurrency),
+}
+
+impl Shape {
+    /// The numbers behind a canonical draft.
+    pub(crate) fn new(draft: &Draft) -> Result<Self, InvalidLimit> {
+        let count = draft.count;
+        let length = draft.span.length();
+        let Some(span) = length.filter(|_| !matches!(draft.span, Span::Calendar(_))) else {
+            let unit = match draft.span {
+                Span::Calendar(unit) => unit,
+                Span::Plain(_) => return Err(InvalidLimit::Month),
+            };
+            return Ok(Self::Fixed(Fixed { limit: count, window: Window::Calendar(unit) }));
+        };
+        let given = |span: Option<Span>| span.and_then(Span::length);
+        Ok(match draft.algorithm {
+            Algorithm::TokenBucket => {
+                let size = draft.burst.unwrap_or(count);
+                match given(draft.every) {
+                    Some(every) => Self::Steps(Steps::new(count, span, every, size)?),
+                    None => Self::Bucket(Bucket::new(count, span, size, false, Part::Burst)?),
+                }
+            }
+            Algorithm::LeakyBucket => {
+                let size = draft.capacity.unwrap_or(count);
+                Self::Bucket(Bucket::new(count, span, size, draft.queue, Part::Capacity)?)
+            }
+            Algorithm::FixedWindow if draft.first_hit => {
+                Self::Fixed(Fixed { limit: count, window: Window::FirstHit(span.get()) })
+            }
+            Algorithm::FixedWindow => {
+                Self::Fixed(Fixed { limit: count, window: Window::Aligned(span.get()) })
+            }
+            Algorithm::SlidingLog if count > Limit::MAX_LOG => {
+                return Err(InvalidLimit::LogTooLarge);
+            }
+            Algorithm::SlidingLog => Self::Logged(Logged::exact(count, span)),
+            Algorithm::SlidingWindow if draft.approximate => {
+                Self::Approximate(Approximate::new(count, span)?)
+            }
+            Algorithm::SlidingWindow => {
+                let precision = given(draft.precision).unwrap_or_else(|| default_precision(span));
+                Self::Logged(sub_windows(count, span, precision)?)
+            }
+            Algorithm::Concurrency => {
+                let lease = given(draft.lease).unwrap_or(Draft::DEFAULT_LEASE);
+                Self::Concurrency(Concurrency { limit: count, lease })
+            }
+        })
+    }
+}
+
+fn sub_windows(count: u64, span: Micros, precision: Micros) -> Result<Logged, InvalidLimit> {
+    if precision > span {
+        return Err(InvalidLimit::PrecisionTooLong);
+    }
+    if span.get().div_ceil(precision.get()) > Limit::MAX_SUB_WINDOWS {
+        let finest = span.get().div_ceil(Limit::MAX_SUB_WINDOWS);
+        return Err(InvalidLimit::PrecisionTooFine { finest });
+    }
+    Ok(Logged::sub_windows(count, span, precision))
+}
+
+impl Limit {
+    /// The number of the algorithm in stored states, and its own numbers, in the order in which
+    /// scripts take them.
+    pub fn numbers(&self) -> (u8, Vec<u64>) {
+        match &self.shape {
+            Shape::Bucket(b) => {
+                let queue = u64::from(b.queue);
+                (1, vec![b.tick.span().get(), b.permit, b.drain, b.size, queue])
+            }
+            Shape::Steps(s) => (2, vec![s.every, s.amount, s.size]),
+            Shape::Fixed(Fixed { limit, window: Window::Aligned(w) }) => (3, vec![0, *limit, *w]),
+            Shape::Fixed(Fixed { limit, window: Window::Calendar(_) }) => (3, vec![1, *limit, 0]),
+            Shape::Fixed(Fixed { limit, window: Window::FirstHit(w) }) => (3, vec![2, *limit, *w]),
+            Shape::Logged(l) => (4, vec![l.limit, l.grain, l.window]),
+            Shape::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
+            Shape::Concurrency(c) => (6, vec![c.limit]),
+        }
+    }
+}
