@@ -150,3 +150,48 @@ impl Holds {
         if full { self.by_deadline.capacity().max(4) * size_of::<Hold>() } else { 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(id: u128, deadline: u64) -> Hold {
+        let (cost, ttl) = (Cost::ONE, Micros::new(10));
+        Hold { id, cost, deadline: Micros::new(deadline), ttl, expiry: Expiry::Release }
+    }
+
+    #[test]
+    fn holds_end_by_deadline_and_then_in_the_order_they_were_granted() {
+        let mut holds = Holds::default();
+        for (id, deadline) in [(1, 50), (2, 20), (3, 50), (4, 20), (5, 10)] {
+            holds.insert(hold(id, deadline));
+        }
+        let order: Vec<u128> = holds.iter().map(|hold| hold.id).collect();
+        assert_eq!(order, [5, 2, 4, 1, 3]);
+        let ended: Vec<u128> = holds.take_ended(Micros::new(20)).iter().map(|h| h.id).collect();
+        assert_eq!((ended.as_slice(), holds.held()), ([5, 2, 4].as_slice(), 2));
+    }
+
+    #[test]
+    fn growth_foretells_what_the_next_hold_allocates() {
+        let mut holds = Holds::default();
+        for id in 0..100 {
+            let foretold = holds.heap_bytes() + holds.growth();
+            holds.insert(hold(id, 5));
+            assert_eq!(holds.heap_bytes(), foretold, "hold {id}");
+        }
+    }
+
+    #[test]
+    fn a_reset_releases_what_would_be_released_and_keeps_what_will_be_charged() {
+        let mut holds = Holds::default();
+        holds.insert(hold(1, 20));
+        holds.insert(Hold { expiry: Expiry::Charge, cost: Cost::MAX, ..hold(2, 10) });
+        holds.insert(hold(3, 30));
+        holds.release();
+        assert_eq!((holds.iter().len(), holds.held()), (1, Cost::MAX.get()));
+        assert!(holds.any_charged());
+        assert!(holds.remove(2).is_some());
+        assert!(!holds.any_charged() && holds.is_empty());
+    }
+}

@@ -352,3 +352,52 @@ fn rebased<A: Arithmetic>(algorithm: &A, state: State, at: &Moment) -> Option<St
     algorithm.rebase(&mut state, at);
     Some(A::wrap(state))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_algorithms_state_counts_as_none() {
+        let (bucket, log): (Limit, Limit) =
+            ("10/s".parse().unwrap(), "sliding-log 10/s".parse().unwrap());
+        let now = Moment::new(Micros::from_secs(1));
+        let mut state = None;
+        log.charge(&mut state, &now, Cost::ONE, None);
+        let standing = bucket.standing(state.as_ref(), Holds::NONE, &now);
+        assert_eq!(
+            (standing.used, standing.remaining, standing.reset_after),
+            (0, 10, Micros::ZERO)
+        );
+        assert_eq!(bucket.refund(&mut state, &now, Cost::ONE), Cost::ZERO);
+        assert_eq!(state, None);
+        assert_eq!(bucket.growth(None, Some("somebody")), 0);
+        assert!(log.growth(None, Some("somebody")) >= 8);
+        let windows: Limit = "sliding-window 10/s".parse().unwrap();
+        let nobody = windows.growth(None, None);
+        assert_eq!(windows.growth(None, Some("somebody")), nobody, "only a log keeps names");
+    }
+
+    #[test]
+    fn the_finest_precision_is_named_where_one_is_too_fine() {
+        for (limit, finest) in [
+            ("sliding-window 10/1s precision 1us", 1_000),
+            ("sliding-window 10/1001us precision 1us", 2),
+            ("sliding-window 10/1s precision 999us", 1_000),
+        ] {
+            let refused = limit.parse::<Limit>().unwrap_err().invalid();
+            assert_eq!(refused, Some(crate::InvalidLimit::PrecisionTooFine { finest }), "{limit}");
+        }
+        assert!("sliding-window 10/1s precision 1ms".parse::<Limit>().is_ok());
+    }
+
+    #[test]
+    fn a_zone_is_a_name_of_at_most_64_characters() {
+        let zone = |zone: &str| Limit::fixed_window(1, crate::Span::DAY).tz(zone).build().is_ok();
+        let long = "Z".repeat(64);
+        assert!(zone("Europe/Berlin") && zone("Etc/GMT+1") && zone("a_b-c") && zone(&long));
+        for bad in ["", "1", "/", "-Zone", "Zone!", "Zo ne", "Zöne", &(long + "Z")] {
+            assert!(!zone(bad), "{bad:?}");
+        }
+    }
+}

@@ -242,3 +242,122 @@ impl Arithmetic for Logged {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn at(now: u64) -> Moment {
+        Moment::new(Micros::new(now))
+    }
+
+    /// A log of one permit each, at these instants, by these names.
+    fn logged(limit: &Logged, charges: &[(u64, Option<&str>)]) -> Log {
+        let charge = |log, &(now, who): &(u64, Option<&str>)| limit.charge(log, &at(now), 1, who);
+        charges.iter().fold(None, charge).unwrap()
+    }
+
+    #[test]
+    fn charges_of_one_instant_and_name_are_one_entry() {
+        let limit = Logged::exact(10, Micros::new(100));
+        let (alice, bob) = (Some("alice"), Some("bob"));
+        let log =
+            logged(&limit, &[(1, alice), (1, alice), (1, bob), (2, bob), (2, None), (2, None)]);
+        let entries: Vec<_> = limit.entries(&log, &at(2)).collect();
+        assert_eq!(entries, [(alice, 2), (bob, 1), (bob, 1), (None, 2)]);
+        let after: Vec<_> = limit.entries(&log, &at(101)).collect();
+        assert_eq!(after, [(bob, 1), (None, 2)], "what has left the window is not listed");
+        let (left, _) = limit.refund(log, &at(2), 1);
+        let left = left.unwrap();
+        let entries: Vec<_> = limit.entries(&left, &at(2)).collect();
+        assert_eq!(entries, [(alice, 1), (bob, 1), (bob, 1), (None, 2)], "the oldest goes first");
+    }
+
+    #[test]
+    fn names_are_counted_as_they_come_and_go() {
+        let limit = Logged::exact(10, Micros::new(100));
+        let log = logged(&limit, &[(1, Some("alice")), (2, Some("bob")), (3, None)]);
+        assert_eq!(log.name_bytes, 8);
+        let log = limit.charge(Some(log), &at(101), 1, Some("eve")).unwrap();
+        assert_eq!(log.name_bytes, 6, "alice has left");
+        assert_eq!(log.heap_bytes(), log.entries.capacity() * size_of::<Entry>() + 6);
+        let mut log = Some(log);
+        assert!(limit.compact(&mut log, &at(101)));
+        let log = log.unwrap();
+        let names: usize = log.entries.iter().filter_map(|e| e.who.as_ref()).map(|w| w.len()).sum();
+        assert_eq!(log.name_bytes, names);
+    }
+
+    #[test]
+    fn growth_foretells_what_the_next_entry_allocates() {
+        let limit = Logged::exact(1_000, Micros::new(1_000_000));
+        let mut log = Log::default();
+        for now in 1..200 {
+            let who = (now % 3 == 0).then_some("somebody");
+            let foretold = log.heap_bytes() + log.growth(who);
+            log = limit.charge(Some(log), &at(now), 1, who).unwrap();
+            assert!(log.heap_bytes() <= foretold, "at {now}: {} > {foretold}", log.heap_bytes());
+            let tight = log.growth(None) > 0 || foretold == log.heap_bytes();
+            assert!(tight, "at {now}: {foretold} foretold, {} used", log.heap_bytes());
+        }
+    }
+
+    #[test]
+    fn memory_follows_what_is_live() {
+        let limit = Logged::exact(1_000, Micros::new(1_000));
+        let charges: Vec<_> = (1..=1_000).map(|now| (now, None)).collect();
+        let full = logged(&limit, &charges);
+        let one = limit.charge(Some(full.clone()), &at(2_001), 1, None).unwrap();
+        assert_eq!(one.entries.len(), 1);
+        assert!(one.heap_bytes() <= 20 * size_of::<Entry>(), "{} bytes", one.heap_bytes());
+        let capacity = full.entries.capacity();
+        let half = limit.charge(Some(full), &at(1_500), 1, None).unwrap();
+        assert_eq!(half.entries.capacity(), capacity, "not on every charge");
+    }
+
+    #[test]
+    fn a_compacted_log_has_half_the_entries_and_recovers_no_earlier() {
+        let limit = Logged::exact(100, Micros::new(100));
+        for count in 1..20_u64 {
+            let charges: Vec<_> = (1..=count).map(|now| (now, None)).collect();
+            let before = logged(&limit, &charges);
+            let mut after = Some(before.clone());
+            assert_eq!(limit.compact(&mut after, &at(count)), count >= 2, "{count}");
+            let after = after.unwrap();
+            assert_eq!(after.entries.len() as u64, count.div_ceil(2), "{count}");
+            assert_eq!(after.entries.front().unwrap().grain, if count % 2 == 1 { 1 } else { 2 });
+            for now in count..=count + 100 {
+                let (used, was) = (limit.used(&after, &at(now)), limit.used(&before, &at(now)));
+                assert!(used >= was && used <= was + 1, "{count} at {now}: {used} and {was}");
+            }
+        }
+        // What has left the window is not joined with what has not.
+        let mut log = Some(logged(&limit, &[(1, None), (2, None), (150, None)]));
+        assert!(!limit.compact(&mut log, &at(150)));
+        assert_eq!(limit.used(&log.unwrap(), &at(150)), 1);
+    }
+
+    #[test]
+    fn running_totals_begin_anew_before_they_run_out() {
+        let limit = Logged::sub_windows(1 << 51, Micros::new(1_000), Micros::new(10));
+        let mut log = None;
+        for round in 0..3_000 {
+            let now = at(round * 2_000);
+            log = limit.charge(log, &now, 1 << 51, None);
+            log = limit.charge(log, &at(round * 2_000 + 10), 5, None);
+            let live = log.as_ref().unwrap();
+            assert_eq!(limit.used(live, &at(round * 2_000 + 10)), (1 << 51) + 5, "round {round}");
+            assert!(live.total() < 1 << 61);
+        }
+        // Also when something is still live from before.
+        let limit = Logged::exact(1 << 19, Micros::new(1_000));
+        let mut log = Log { gone: (1 << 60) - 1, ..Log::default() };
+        log.entries.push_back(Entry { grain: 5, total: (1 << 60) + 6, who: None });
+        let log = limit.charge(Some(log), &at(6), 2, None).unwrap();
+        assert_eq!((log.gone, log.total()), (0, 9));
+        assert_eq!(limit.used(&log, &at(6)), 9);
+        assert_eq!(limit.used(&log, &at(1_005)), 2);
+    }
+}

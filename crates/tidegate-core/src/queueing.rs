@@ -48,3 +48,74 @@ impl Limit {
         wait.saturating_add(more)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    /// Asks as a queue does: `ahead` before it, the first part waits `wait`.
+    fn at_least(limit: &str, cost: u32, ahead: u64, wait: u64) -> (u64, u64) {
+        let limit: Limit = limit.parse().unwrap();
+        let (first, rest) = limit.split(cost.into(), ahead);
+        (first.get(), limit.at_least(Micros::new(wait), rest).get())
+    }
+
+    #[test]
+    fn a_queue_takes_at_least_as_long_as_its_limit_lets_it() {
+        for (limit, cost, ahead, wait, first, least) in [
+            // A bucket lets its burst pass together, and the rest at its rate.
+            ("10/s", 1, 3, 7, 4, 7),
+            ("10/s", 1, 9, 7, 10, 7),
+            ("10/s", 1, 14, 7, 10, 7 + SECOND / 2),
+            ("10/s", 5, 20, 0, 10, 3 * SECOND / 2),
+            ("3/s", 1, 3, 0, 3, 333_333),
+            ("0/s", 1, 5, 9, 1, 9),
+            // Steps bring their amount at once.
+            ("5/s burst 10 every 1s", 1, 10, 3, 10, 3),
+            ("5/s burst 10 every 1s", 1, 14, 3, 10, 3 + SECOND),
+            ("5/s burst 10 every 1s", 1, 18, 3, 10, 3 + SECOND),
+            ("0/s every 1s", 1, 18, 3, 1, 3),
+            // A queue gives each its turn.
+            ("leaky-bucket 10/s capacity 5 queue", 2, 3, 4, 2, 4 + 3 * SECOND / 10),
+            // A window lets its count pass, then the next one.
+            ("fixed-window 10/1s", 1, 9, 5, 10, 5),
+            ("fixed-window 10/1s", 1, 10, 5, 1, 5 + SECOND),
+            ("fixed-window 10/1s", 1, 10, 0, 1, 0),
+            ("fixed-window 10/1s", 1, 25, 0, 6, SECOND),
+            ("fixed-window 10/1s first-hit", 1, 25, 5, 6, 5 + 2 * SECOND),
+            ("fixed-window 10/d", 1, 25, 5, 6, 5),
+            // A log lets none pass before the one that stood a whole count before it has left.
+            ("sliding-log 10/1s", 1, 9, 5, 10, 5),
+            ("sliding-log 10/1s", 1, 10, 5, 1, 5 + SECOND),
+            ("sliding-log 10/1s", 1, 10, 0, 1, SECOND),
+            ("sliding-log 10/1s", 1, 25, 5, 6, 5 + 2 * SECOND),
+            ("sliding-window 10/1s precision 100ms", 1, 25, 5, 6, 5 + 2 * 1_100_000),
+            ("sliding-window 10/1s precision 100ms", 1, 25, 0, 6, 2 * 1_100_000 - 99_999),
+            ("sliding-window 10/1s approximate", 1, 25, 5, 10, 5),
+            ("concurrency 10", 1, 25, 5, 10, 5),
+            ("fixed-window 0/1s", 1, 2, 5, 1, 5 + 2 * SECOND),
+        ] {
+            let expected = (first, least);
+            assert_eq!(
+                at_least(limit, cost, ahead, wait),
+                expected,
+                "{limit} {cost} behind {ahead}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_estimate_has_no_edge_to_fall_from() {
+        for limit in ["1/us", "1/36500d", "fixed-window 1/36500d", "sliding-log 1/36500d", "0/s"] {
+            let limit: Limit = limit.parse().unwrap();
+            for ahead in [0, 1, u64::MAX] {
+                let (_, rest) = limit.split(Cost::MAX, ahead);
+                assert!(limit.at_least(Micros::MAX, rest) == Micros::MAX);
+                let _ = limit.at_least(Micros::ZERO, rest);
+                let _ = limit.at_least(Micros::ZERO, 1);
+            }
+        }
+    }
+}
