@@ -7,6 +7,7 @@
 //! - [`Cell`] and [`Situation`]: one limit on one key. Every event is kept and replayed for every
 //!   question (`model`); the algorithms are in `consumption`, changed limits in `carry`.
 //! - [`Call`], [`Op`], [`Answer`], [`Subject`]: what is asked of a system under test (`subject`).
+//! - `UnderTest` (feature `engine`): an engine of `tidegate` as such a system.
 //! - `trace` draws the calls, `world` says what the answers must be, and [`run`] compares.
 
 #![expect(clippy::unwrap_used, reason = "test support: it panics where a test would")]
@@ -15,6 +16,8 @@ mod calendar;
 mod carry;
 mod consumption;
 mod draw;
+#[cfg(feature = "engine")]
+mod engine;
 mod model;
 mod rng;
 mod run;
@@ -24,6 +27,8 @@ mod trace;
 mod world;
 
 pub use calendar::Zone;
+#[cfg(feature = "engine")]
+pub use engine::UnderTest;
 pub use model::{Cell, Event, Hold, Situation};
 pub use rng::Rng;
 pub use run::{Mismatch, OnPanic, Stats, run, say};

@@ -288,8 +288,9 @@ impl Trace {
             47..=50 if self.changes => {
                 let old = self.specs[cell];
                 let new = self.profile.draw(rng, |rng| old.draw_change(rng));
-                // The same limit written in another way is no change.
-                if new.limit() == old.limit() { Op::Peek } else { Op::Change(new) }
+                // The same limit written in another way is no change, nor is one of the same numbers.
+                let numbers = |spec: &Spec| spec.limit().map(|limit| limit.numbers());
+                if numbers(&new) == numbers(&old) { Op::Peek } else { Op::Change(new) }
             }
             _ if holds_only => Op::Peek,
             _ => Op::Check,

@@ -42,7 +42,8 @@ impl Cost {
         Self(self.0.saturating_sub(other.0))
     }
 
-    pub(crate) const fn from_permits(permits: u64) -> Self {
+    /// The cost of several charges together, which may pass [`Cost::MAX`].
+    pub const fn total(permits: u64) -> Self {
         Self(permits)
     }
 }

@@ -195,7 +195,7 @@ impl Limit {
         let Some(old) = state.take() else { return Cost::ZERO };
         let (left, given) = with!(&self.shape, a => refunded(a, old, at, cost.get()));
         *state = left;
-        Cost::from_permits(given)
+        Cost::total(given)
     }
 
     /// The state of `old`, the limit before this one, for this limit: consumption is brought to
@@ -227,7 +227,7 @@ impl Limit {
             }
             _ => {
                 let mut fresh = None;
-                self.charge(&mut fresh, at, Cost::from_permits(used), None);
+                self.charge(&mut fresh, at, Cost::total(used), None);
                 return fresh;
             }
         };

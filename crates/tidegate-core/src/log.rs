@@ -53,7 +53,7 @@ impl Logged {
     }
 
     fn grain(&self, log: &Log, at: &Moment) -> u64 {
-        (at.now().get() + log.offset) / self.grain
+        at.now().get().saturating_add(log.offset) / self.grain
     }
 
     /// The running total up to which nothing counts any more.
@@ -238,7 +238,7 @@ impl Arithmetic for Logged {
 
     fn rebase(&self, log: &mut Log, at: &Moment) {
         if let Some(newest) = log.entries.back() {
-            log.offset = newest.grain * self.grain - at.now().get();
+            log.offset = newest.grain.saturating_mul(self.grain).saturating_sub(at.now().get());
         }
     }
 }

@@ -17,7 +17,7 @@ impl Limit {
             }
             _ => wanted.min(capacity),
         };
-        (Cost::from_permits(first), wanted - first)
+        (Cost::total(first), wanted - first)
     }
 
     /// How long it takes at least until `rest` has passed as well, if the first part has to wait

@@ -470,6 +470,74 @@ fn at_every_edge_a_limit_can_become_any_other_with_no_more_used_than_fits() {
     }
 }
 
+/// A state is to be [carried](Limit::carry) to another limit. Who forgets that gets an answer that is
+/// about nothing in particular, but an answer, and one that does not contradict itself.
+#[test]
+fn a_state_under_another_limit_makes_no_algorithm_panic_or_wrap() {
+    let domain = domain();
+    for old in &domain {
+        for [first, second] in few_pairs() {
+            for charged in [1, old.capacity(), 2 * old.capacity()] {
+                let mut walk = Walk::new(old);
+                walk.to(first).charge(charged);
+                for new in &domain {
+                    use_as_if_its_own(new, walk.state.clone(), second);
+                }
+            }
+        }
+    }
+}
+
+/// Every call there is on a state that is not this limit's own.
+fn use_as_if_its_own(limit: &Limit, state: Option<State>, now: Micros) {
+    let at = Moment::new(now);
+    for permits in [0, 1, limit.capacity(), 2 * limit.capacity(), Cost::MAX.get()] {
+        let (mut state, mut holds) = (state.clone(), Holds::default());
+        let verdict = limit.look(state.as_ref(), &holds, &at, weight(permits));
+        assert!(verdict.remaining <= limit.capacity(), "{state:?} under {limit}: {verdict:?}");
+        let _ = limit.standing(state.as_ref(), &holds, &at);
+        let _ = limit.entries(state.as_ref(), &at).count();
+        let _ = limit.is_ahead(state.as_ref(), &holds, &at);
+        let mut refunded = state.clone();
+        limit.refund(&mut refunded, &at, weight(permits));
+        let mut compacted = state.clone();
+        limit.compact(&mut compacted, &at);
+        limit.expire(&mut state, &mut holds, &at);
+        limit.charge(&mut state, &at, weight(permits), None);
+        // From here on it is this limit's own, and may be a debt.
+        let after = limit.look(state.as_ref(), &holds, &at, Cost::ONE);
+        let fits = limit.capacity() > 0 && after.remaining > 0;
+        assert_eq!(after.allowed, fits, "{state:?} under {limit}: {after:?}");
+    }
+}
+
+/// Fewer than all [`pairs`], because every limit meets every other.
+fn few_pairs() -> [[Micros; 2]; 4] {
+    let (now, later) = (Micros::new(1_700_000_000_123_456), Micros::new(1_700_000_061_000_000));
+    [[now, now], [now, later], [later, now], [Micros::MAX, Micros::ZERO]]
+}
+
+#[test]
+fn holds_of_more_than_there_are_numbers_can_all_be_removed() {
+    let mut most = Cost::MAX;
+    for _ in 0..40 {
+        most = most.saturating_add(most);
+    }
+    assert_eq!(most.get(), u64::MAX);
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut holds = Holds::default();
+        for (id, cost) in [(0, most), (1, most), (2, Cost::ONE)] {
+            let (deadline, ttl) = (Micros::from_secs(9), Micros::from_secs(1));
+            holds.insert(Hold { id, cost, deadline, ttl, expiry: Expiry::Release });
+        }
+        assert_eq!(holds.held(), u64::MAX);
+        for id in order {
+            assert_eq!(holds.remove(id).map(|hold| hold.id), Some(id));
+        }
+        assert_eq!((holds.held(), holds.is_empty()), (0, true));
+    }
+}
+
 /// A wait is a span, and a span may end after the last instant: only one of more than 2^53 - 1 us is
 /// reported as that.
 #[test]

@@ -159,7 +159,7 @@ impl Error for EngineError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Unavailable(cause) | Self::Ambiguous(cause) => Some(&**cause),
-            Self::Refused(refusal) => Some(refusal),
+            Self::Refused(_) => None,
         }
     }
 }

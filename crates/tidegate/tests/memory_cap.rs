@@ -15,12 +15,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::{
     Ask, Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, Limit,
-    Limited, Limiter, ManualClock, Memory, Micros, Op, Rule,
+    Limited, Limiter, ManualClock, Memory, Micros, Op, Reservation, Rule, Sleep,
 };
 use tidegate_model::Rng;
 
@@ -28,7 +28,8 @@ use crate::checker::{Bound, Entry};
 use crate::ready::ready;
 
 const CAP: usize = 1 << 20;
-const MINUTE: u64 = 60_000_000;
+const SECOND: u64 = 1_000_000;
+const MINUTE: u64 = 60 * SECOND;
 
 // --- the flood ---------------------------------------------------------------------------------
 
@@ -193,6 +194,308 @@ fn eight_threads_flooding_at_once_stay_below_the_cap() {
     watch.look(&world);
     say(&format!("memory: cap {CAP}, 8 threads: {watch}"));
     watch.hold_to(CAP);
+}
+
+// --- overflow buckets --------------------------------------------------------------------------
+
+/// Ten new users a second, each asking once, at a rule whose overflow buckets are in use all the
+/// time. Were they left only when they are empty, they never would be.
+#[test]
+fn a_busy_rule_leaves_its_overflow_buckets_once_there_is_room_again() {
+    let world = World::new(CAP);
+    let fillers = world.limiter(&[("fill", "1/h")]);
+    let busy = world.limiter(&[("busy", "5/m")]);
+    world.fill(&fillers);
+    let mut users = 0..;
+    let mut denied_in = |seconds: u64| {
+        let come = users.by_ref().take(10 * seconds as usize);
+        come.filter(|user| {
+            world.clock.advance(Duration::from_millis(100));
+            !world.allows(&busy, *user)
+        })
+        .count()
+    };
+    let (without_room, recovering, afterwards) = (denied_in(3_500), denied_in(400), denied_in(600));
+    say(&format!(
+        "memory: cap {CAP}, 10 new users a second at 5/m: {without_room} of 35000 denied while there \
+         is no room, {recovering} of 4000 while it comes back, {afterwards} of 6000 afterwards"
+    ));
+    assert!(without_room > 10_000, "they share overflow buckets");
+    assert_eq!(afterwards, 0);
+}
+
+#[test]
+fn nobody_exceeds_its_limit_on_the_way_out_of_an_overflow_bucket() {
+    let bucket = Bound::Bucket { burst: 5, count: 5, period: MINUTE };
+    let window = Bound::Window { limit: 5, window: MINUTE };
+    for (notation, bound) in [
+        ("5/m", bucket),
+        ("leaky-bucket 5/m", bucket),
+        ("sliding-log 5/1m", window),
+        ("sliding-window 5/1m precision 10s", window),
+    ] {
+        let world = World::new(CAP);
+        let fillers = world.limiter(&[("fill", "1/5m")]);
+        let busy = world.limiter(&[("busy", notation)]);
+        let mut rng = Rng::new(24);
+        let mut log = Vec::with_capacity(30_000);
+        let (mut shared, mut own) = (0, 0);
+        for _ in 0..2 {
+            world.fill(&fillers);
+            // Many new users and, among them, the same hundred all the time.
+            for i in 0..12_000_u64 {
+                let key = if rng.one_in(2) { rng.below(100) } else { 1_000 + rng.below(1 << 40) };
+                let is_known = key < 100;
+                log.push(world.entry(&busy, key, 1 + rng.below(2)));
+                world.clock.advance(Duration::from_micros(rng.below(2 * MINUTE / 1_500)));
+                if is_known && i % 8 == 0 {
+                    let in_bucket = world.is_shared(&busy, key);
+                    shared += u64::from(in_bucket);
+                    own += u64::from(!in_bucket);
+                }
+            }
+        }
+        let found = bound.check(&log);
+        say(&format!(
+            "memory: {notation}, out of overflow under traffic: {} decisions, admitted {}, \
+             over-admitted {}; found in overflow {shared} times, in a cell of its own {own} times",
+            found.decisions, found.admitted, found.over
+        ));
+        assert!(shared > 100 && own > 100, "{notation}: users are found on both sides");
+        assert_eq!(found.over, 0, "{notation}");
+    }
+}
+
+#[test]
+fn a_refund_or_reset_in_an_overflow_bucket_gives_back_nothing_of_others() {
+    for notation in ["100/h", "fixed-window 100/h", "sliding-log 100/h"] {
+        let world = World::new(CAP);
+        world.fill(&world.limiter(&[("fill", "1/30d")]));
+        let late = world.limiter(&[("late", notation)]);
+        let mates = Mates::find(&world, &late, 20);
+        for mate in &mates.0[1..] {
+            let key = mate.to_ne_bytes();
+            let refunded = late.refund(&key[..], 100).now().unwrap().refunded;
+            assert_eq!(refunded, Cost::ZERO, "{notation}");
+            late.reset(&key[..]).now().unwrap();
+        }
+        let passed = mates.0.iter().filter(|mate| world.allows(&late, **mate)).count();
+        assert_eq!(passed, 0, "{notation}: what the first has used is still used");
+    }
+}
+
+/// A thread that has read the clock and is slow to lock the bucket comes behind another that is
+/// later and faster. The bucket must not take the old instant for a clock that stepped back.
+#[test]
+fn an_overflow_bucket_keeps_its_bound_when_a_thread_is_slow_after_reading_the_clock() {
+    const ROUNDS: u64 = 15;
+    for (notation, bound) in [
+        ("10/s", Bound::Bucket { burst: 10, count: 10, period: SECOND }),
+        ("sliding-log 10/s", Bound::Window { limit: 10, window: SECOND }),
+    ] {
+        let time = ManualClock::default();
+        let gate = Arc::new(Gate::default());
+        let clock = SlowClock { time: time.clone(), gate: gate.clone() };
+        let world = World::with_clock(CAP, time.clone(), clock);
+        world.fill(&world.limiter(&[("fill", "1/30d")]));
+        let late = world.limiter(&[("late", notation)]);
+        let mates = Mates::find(&world, &late, 20);
+        // All keys of a bucket are one to the checker.
+        let entry = |mate: u64| {
+            let before = time.now().get();
+            let allowed = world.allows(&late, mate);
+            Entry { key: 0, cost: 1, allowed, before, after: time.now().get() }
+        };
+        let now = time.now().get();
+        let mut log = vec![Entry { key: 0, cost: 10, allowed: true, before: now, after: now }];
+        let mut overtaken = 0;
+        for round in 0..ROUNDS {
+            let slow_one = mates.0[1 + round as usize % (mates.0.len() - 1)];
+            gate.close();
+            let entry = &entry;
+            std::thread::scope(|scope| {
+                let slow = scope.spawn(|| {
+                    IS_SLOW.set(true);
+                    entry(slow_one)
+                });
+                gate.wait_for_arrival();
+                time.advance(Duration::from_millis(100));
+                let (sender, done) = std::sync::mpsc::channel();
+                let first = mates.0[0];
+                let fast = scope.spawn(move || {
+                    let entry = entry(first);
+                    sender.send(()).unwrap();
+                    entry
+                });
+                // Two keys in the same shard wait for each other, and then nobody is overtaken.
+                overtaken += u64::from(done.recv_timeout(Duration::from_millis(20)).is_ok());
+                gate.open();
+                log.extend([slow.join().unwrap(), fast.join().unwrap()]);
+            });
+        }
+        let found = bound.check(&log);
+        say(&format!(
+            "memory: one overflow bucket, {notation}, a slow thread overtaken {overtaken} times of \
+             {ROUNDS}: admitted {}, over-admitted {}",
+            found.admitted, found.over
+        ));
+        assert_eq!(found.over, 0, "{notation}");
+        // Nor is it strict by denying everybody.
+        assert!(found.admitted >= 18, "{notation}: {}", found.admitted);
+    }
+}
+
+/// Keys of one overflow bucket, which the first of them has used up.
+struct Mates(Vec<u64>);
+
+impl Mates {
+    fn find(world: &World, limiter: &Limiter, count: usize) -> Self {
+        let capacity = limiter.rules()[0].limits()[0].limit().capacity();
+        let takes_all = |key: &u64| {
+            let taken = limiter.check(&key.to_ne_bytes()[..]).cost(capacity).now();
+            taken.unwrap().allowed() && world.is_shared(limiter, *key)
+        };
+        let first = (0..10_000).find(takes_all).unwrap();
+        // Of the sixteen buckets, the first one's alone is in use, but for places of one's own.
+        let is_full = |key: &u64| {
+            let look = limiter.check(&key.to_ne_bytes()[..]).peek().now().unwrap();
+            look.remaining() == 0 && world.is_shared(limiter, *key)
+        };
+        let mates = (1 << 20..).filter(is_full).take(count - 1);
+        Self([first].into_iter().chain(mates).collect())
+    }
+}
+
+thread_local! {
+    /// This thread is slow to go on once it has read the clock.
+    static IS_SLOW: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Holds up the first call of a slow thread, with the time in hand.
+struct SlowClock {
+    time: ManualClock,
+    gate: Arc<Gate>,
+}
+
+impl Clock for SlowClock {
+    fn now(&self) -> Micros {
+        let now = self.time.now();
+        if IS_SLOW.replace(false) {
+            self.gate.pass();
+        }
+        now
+    }
+
+    fn elapsed(&self) -> Micros {
+        self.time.elapsed()
+    }
+
+    fn sleep_until(&self, elapsed: Micros) -> Sleep {
+        self.time.sleep_until(elapsed)
+    }
+}
+
+/// A gate for one thread at a time.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_open: bool,
+    has_arrived: bool,
+}
+
+impl Gate {
+    fn close(&self) {
+        *self.state.lock().unwrap() = GateState::default();
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().is_open = true;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.has_arrived = true;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |state| !state.is_open).unwrap());
+    }
+
+    fn wait_for_arrival(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| !state.has_arrived).unwrap());
+    }
+}
+
+// --- what is settled or old --------------------------------------------------------------------
+
+type End = fn(Reservation);
+
+#[test]
+fn settled_reservations_make_room_for_new_ones_and_for_new_keys() {
+    let ends: [(&str, End); 3] = [
+        ("cancelled", |reservation| drop(ready(reservation.cancel()).unwrap())),
+        ("committed", |reservation| drop(ready(reservation.commit_all()).unwrap())),
+        ("dropped", |reservation| drop(reservation)),
+    ];
+    for (how, end) in ends {
+        let world = World::new(CAP);
+        let pool = world.limiter(&[("pool", "concurrency 20 lease 30s")]);
+        let login = world.limiter(&[("login", "5/m")]);
+        let mut watch = Watch::default();
+        for nth in 0..20_000_u64 {
+            let reserved = ready(pool.reserve("k", 1));
+            end(reserved.unwrap_or_else(|refused| panic!("the {nth}th, {how}: {refused}")));
+            world.clock.advance(Duration::from_millis(150));
+            watch.look(&world);
+        }
+        let shared = (0..2_000).filter(|user| {
+            assert!(world.allows(&login, *user), "{how}: the first request of user {user}");
+            world.is_shared(&login, *user)
+        });
+        assert_eq!(shared.count(), 0, "{how}");
+        say(&format!("memory: cap {CAP}, 20000 reservations in 50 minutes, all {how}: {watch}"));
+        watch.hold_to(CAP);
+    }
+}
+
+/// Every third second for 51 minutes, and then there is no room to note another.
+#[test]
+fn a_log_without_room_is_halved_and_not_collapsed() {
+    const ENTRIES: usize = 1_024;
+    let world = World::new(CAP);
+    let logs = world.limiter(&[("log", "sliding-log 2000/h")]);
+    let limit = logs.rules()[0].limits()[0].clone();
+    let key = 1_u64.to_ne_bytes();
+    let look = || {
+        let found = world.memory.inspect(&limit, key[..].into()).now().unwrap();
+        (found.entries.len(), found.standing.used)
+    };
+    for _ in 0..ENTRIES {
+        assert!(world.allows(&logs, 1));
+        world.clock.advance(Duration::from_secs(3));
+    }
+    assert_eq!(look(), (ENTRIES, ENTRIES as u64));
+    world.fill_from(&world.limiter(&[("fill", "1/30d")]), 0, 40_000);
+    let mut fewest = ENTRIES;
+    for _ in 0..10 {
+        assert!(world.allows(&logs, 1));
+        world.clock.advance(Duration::from_secs(3));
+        fewest = fewest.min(look().0);
+    }
+    say(&format!("memory: a log of {ENTRIES} entries without room: at least {fewest} left"));
+    assert!((ENTRIES / 2..=ENTRIES).contains(&fewest), "{fewest}");
+    let (_, used) = look();
+    assert_eq!(used, ENTRIES as u64 + 10, "nothing is forgotten");
+    // When the first 523 are an hour old, an exact log has 511 left. Of two that were joined, the
+    // earlier leaves with the later.
+    world.clock.advance(Duration::from_secs(3_600 - 3 * 512));
+    let (_, left) = look();
+    assert!((511..=512).contains(&left), "{left} of {used} left");
 }
 
 // --- what takes more than a cell ---------------------------------------------------------------
@@ -573,11 +876,16 @@ struct World {
 
 impl World {
     fn new(cap: usize) -> Self {
+        let clock = ManualClock::default();
+        Self::with_clock(cap, clock.clone(), clock)
+    }
+
+    /// With an engine that goes by a clock of its own, which follows the one to turn.
+    fn with_clock(cap: usize, clock: ManualClock, engines: impl Clock) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let clock = ManualClock::default();
         let empty = AtomicUsize::new(LIVE.load(Ordering::Relaxed));
-        let memory = Memory::builder().cap_bytes(cap).clock(clock.clone()).build();
+        let memory = Memory::builder().cap_bytes(cap).clock(engines).build();
         Self { memory: Arc::new(memory), clock, empty, _alone: alone }
     }
 

@@ -5,6 +5,9 @@
 //! around it; the limiter's own counters are not asked.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "support/ready.rs"]
+mod ready;
+
 use std::future::Future;
 use std::io::Write;
 use std::pin::Pin;
@@ -15,9 +18,11 @@ use std::time::Duration;
 
 use tidegate::{
     Answer, Ask, Call, Clock, Decision, Engine, Health, Inspection, Key, Limit, Limited, Limiter,
-    ManualClock, Memory, Micros, Op, Outcome, Rule, RuleLimit, SystemClock,
+    ManualClock, Memory, Micros, Op, Outcome, Refusal, Reservation, Rule, RuleLimit, SystemClock,
 };
 use tidegate_model::Rng;
+
+use crate::ready::ready;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const SECOND: u64 = 1_000_000;
@@ -578,6 +583,194 @@ fn a_waiter_dropped_before_the_turn_it_was_given_charges_nothing() {
     driver.run_until_idle();
     let free_turn = bench.start + SECOND;
     assert_eq!(driver.passed().last(), Some(&(next, free_turn)), "the turn was lost");
+}
+
+// --- a clock that steps back -------------------------------------------------------------------
+
+#[test]
+fn a_timeout_ends_in_time_though_the_clock_steps_back_meanwhile() {
+    let steps = [Duration::from_secs(1), Duration::from_secs(60), HOUR, 8_760 * HOUR];
+    for (notation, ahead) in [
+        ("1/s burst 1", 0),
+        ("1/s burst 1", 1),
+        ("fixed-window 1/s", 0),
+        ("sliding-log 1/s", 0),
+        ("sliding-log 1/s", 1),
+        ("leaky-bucket 1/s capacity 2 queue", 0),
+    ] {
+        for step in steps {
+            let bench = Bench::new(notation);
+            bench.drain("k");
+            let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+            for _ in 0..ahead {
+                driver.start(bench.acquire("k", 1, HOUR));
+            }
+            let waiter = driver.start(bench.acquire("k", 1, Duration::from_secs(2)));
+            driver.settle();
+            assert!(driver.answer(waiter).is_none(), "{notation}: it waits");
+            bench.clock.set(bench.clock.now().saturating_sub(step.into()));
+            driver.settle();
+            for _ in 0..20 {
+                bench.clock.advance(Duration::from_millis(100));
+                driver.settle();
+            }
+            let ended = driver.answer(waiter).is_some();
+            assert!(ended, "{notation}, {ahead} ahead, a step back by {step:?}: it still waits");
+        }
+    }
+}
+
+// --- given back --------------------------------------------------------------------------------
+
+type Change = fn(&Limiter);
+type End = fn(Reservation);
+
+/// What one may do to a limiter, so that somebody who waits for 10 of its 10 can pass at once.
+const GIVEN_BACK: [(&str, Change); 4] = [
+    ("refund", |limiter| drop(limiter.refund("k", 10).now().unwrap())),
+    ("reset", |limiter| drop(limiter.reset("k").now().unwrap())),
+    ("awaited reset", |limiter| drop(ready(limiter.reset("k")).unwrap())),
+    ("raised limit", |limiter| {
+        let old = limiter.rules()[0].limits()[0].limit().to_string();
+        let twenty = limit(&old.replace("10/", "20/"));
+        limiter.set_limit(twenty).unwrap();
+    }),
+];
+
+const TEN_AN_HOUR: [&str; 5] =
+    ["10/h", "fixed-window 10/h", "sliding-log 10/h", "sliding-window 10/h", "leaky-bucket 10/h"];
+
+#[test]
+fn whoever_waits_hears_of_what_is_given_back_and_does_not_sleep_on() {
+    for notation in TEN_AN_HOUR {
+        for (what, give_back) in GIVEN_BACK {
+            let bench = Bench::new(notation);
+            bench.drain("k");
+            let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+            let first = driver.start(bench.acquire("k", 5, 10 * HOUR));
+            let second = driver.start(bench.acquire("k", 5, 10 * HOUR));
+            driver.settle();
+            bench.clock.advance(Duration::from_secs(1));
+            driver.settle();
+            assert!(driver.passed().is_empty(), "{notation}: both wait");
+            give_back(&bench.limiter);
+            driver.settle();
+            let now = bench.start + SECOND;
+            assert_eq!(driver.passed(), [(first, now), (second, now)], "{notation}, {what}");
+        }
+    }
+}
+
+#[test]
+fn whoever_waits_hears_of_a_reservation_that_ends_without_a_charge() {
+    let ends: [(&str, End); 3] = [
+        ("cancelled", |reservation| drop(ready(reservation.cancel()).unwrap())),
+        ("dropped", |reservation| drop(reservation)),
+        ("committed for less", |reservation| drop(ready(reservation.commit(5)).unwrap())),
+    ];
+    for notation in TEN_AN_HOUR {
+        for (how, end) in ends {
+            let bench = Bench::new(notation);
+            let reservation = ready(bench.limiter.reserve("k", 10)).unwrap();
+            let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+            let waiter = driver.start(bench.acquire("k", 5, HOUR));
+            driver.settle();
+            assert!(driver.passed().is_empty(), "{notation}: it waits");
+            end(reservation);
+            driver.settle();
+            assert_eq!(driver.passed(), [(waiter, bench.start)], "{notation}, {how}");
+        }
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_turn_hears_of_an_earlier_one() {
+    // Only resets: those who came before keep their turns, but for the last, whatever the limit.
+    for (what, give_back) in &GIVEN_BACK[1..3] {
+        let bench = Bench::new("leaky-bucket 10/h capacity 10 queue");
+        for _ in 0..5 {
+            assert!(bench.limiter.check_now("k").unwrap().allowed());
+        }
+        let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+        let waiter = driver.start(bench.acquire("k", 1, HOUR));
+        driver.settle();
+        assert!(driver.passed().is_empty(), "its turn is in half an hour");
+        give_back(&bench.limiter);
+        driver.settle();
+        assert_eq!(driver.passed(), [(waiter, bench.start)], "{what}");
+    }
+}
+
+// --- ids and refusals --------------------------------------------------------------------------
+
+#[test]
+fn an_id_that_was_charged_gets_its_answer_again_however_many_wait() {
+    for ahead in [0, 1, 5] {
+        let bench = Bench::new("2/m burst 2");
+        let limiter = &bench.limiter;
+        let first = limiter.check("k").once("id").now().unwrap();
+        assert!(limiter.check_now("k").unwrap().allowed());
+        let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+        for _ in 0..ahead {
+            driver.start(bench.acquire("k", 1, HOUR));
+        }
+        let charged = bench.charged();
+        for timeout in [Duration::ZERO, Duration::from_secs(1), HOUR] {
+            let again = driver.start(Box::pin(limiter.check("k").once("id").wait(timeout)));
+            match driver.answer(again) {
+                Some(Ok(decision)) => {
+                    assert_eq!(decision.verdicts, first.verdicts, "{ahead} ahead, {timeout:?}");
+                    assert!(decision.repeated, "{ahead} ahead, {timeout:?}");
+                }
+                other => panic!("{ahead} ahead, {timeout:?}: {other:?}"),
+            }
+        }
+        assert_eq!(bench.charged(), charged, "{ahead} ahead");
+    }
+}
+
+#[test]
+fn an_id_that_comes_back_for_its_turn_does_not_pass_before_it() {
+    let bench = Bench::new("leaky-bucket 1/s capacity 50 queue");
+    assert!(bench.limiter.check_now("k").unwrap().allowed());
+    let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+    let ask = || Box::pin(bench.limiter.check("k").once("id").wait(HOUR));
+    let leaver = driver.start(ask());
+    driver.settle();
+    assert!(driver.cancel(leaver), "its turn is in a second");
+    let again = driver.start(ask());
+    driver.run_until_idle();
+    match driver.passed()[..] {
+        [(task, at)] => {
+            assert_eq!(task, again);
+            assert!(at >= bench.start + SECOND, "{} us early", bench.start + SECOND - at);
+        }
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_a_check_can_wait() {
+    let bench = Bench::new("1/s");
+    let asks = [Ask::new(Limiter::DEFAULT_RULE, "k")];
+    let limiter = &bench.limiter;
+    let mut driver = Driver::new(&bench, PollOrder::AsWoken);
+    for asking in [
+        limiter.check("k").peek(),
+        limiter.check("k").cost(5).peek(),
+        limiter.check("k").peek().once("id"),
+        limiter.check_each(&asks).peek(),
+    ] {
+        let refused = driver.start(Box::pin(asking.wait(HOUR)));
+        match driver.answer(refused) {
+            Some(Err(Limited::NoAnswer(error))) => {
+                assert_eq!(error.refusal(), Some(&Refusal::OnlyChecksWait), "{asking:?}");
+            }
+            other => panic!("{asking:?}: {other:?}"),
+        }
+    }
+    let waits = driver.start(Box::pin(limiter.check_each(&asks).wait(HOUR)));
+    assert!(matches!(driver.answer(waits), Some(Ok(_))));
 }
 
 // --- the system's clock ------------------------------------------------------------------------

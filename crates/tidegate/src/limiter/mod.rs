@@ -175,14 +175,15 @@ impl Limiter {
     pub fn set_rule(&self, rule: Rule) -> Result<(), Refusal> {
         let mut rules = self.shared.rules.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = rules.to_vec();
-        let place = changed.iter_mut().find(|old| old.name() == rule.name());
-        match place {
-            Some(old) => {
-                rule.enact();
-                *old = rule;
-            }
-            None => return Err(Refusal::UnknownRule(rule.name().into())),
+        let Some(old) = changed.iter_mut().find(|old| old.name() == rule.name()) else {
+            return Err(Refusal::UnknownRule(rule.name().into()));
+        };
+        *old = rule.clone();
+        let limits = changed.iter().flat_map(Rule::limits).count();
+        if limits > crate::Call::MAX_CHARGES {
+            return Err(Refusal::ChargeCount(limits));
         }
+        rule.enact();
         *rules = changed.into();
         drop(rules);
         self.shared.lines.nudge_heads();
@@ -244,7 +245,8 @@ impl std::error::Error for Limited {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Denied(_) => None,
-            Self::NoAnswer(error) => Some(error),
+            // It speaks with the error's own words, so what comes next is the error's cause.
+            Self::NoAnswer(error) => error.source(),
         }
     }
 }

@@ -55,8 +55,9 @@ impl<'a> Reserve<'a> {
             Some(id) => Ok(Reservation {
                 limiter: self.asking.limiter.clone(),
                 id,
+                // Whoever made it first is the one to cancel it.
+                cancel_on_drop: !decision.repeated,
                 decision: Some(decision),
-                cancel_on_drop: true,
             }),
             None => Err(Limited::Denied(decision)),
         }
@@ -102,16 +103,22 @@ impl Reservation {
     ///
     /// If this fails or is dropped, the reservation stands until its deadline: the work was done,
     /// so it must not be cancelled. It can still be settled by its id.
-    pub async fn commit(mut self, cost: u64) -> Result<Decision, EngineError> {
+    pub fn commit(
+        mut self,
+        cost: u64,
+    ) -> impl Future<Output = Result<Decision, EngineError>> + Send {
+        // Before the future is made: it may be dropped without being polled.
         self.cancel_on_drop = false;
-        let cost = Cost::new(cost).map_err(Refusal::from)?;
-        self.settle(Some(cost)).await
+        async move {
+            let cost = Cost::new(cost).map_err(Refusal::from)?;
+            self.settle(Some(cost)).await
+        }
     }
 
     /// Ends it and charges what was reserved. See [`commit`](Self::commit).
-    pub async fn commit_all(mut self) -> Result<Decision, EngineError> {
+    pub fn commit_all(mut self) -> impl Future<Output = Result<Decision, EngineError>> + Send {
         self.cancel_on_drop = false;
-        self.settle(None).await
+        self.settle(None)
     }
 
     /// Ends it and charges nothing; for `concurrency`, leaves.

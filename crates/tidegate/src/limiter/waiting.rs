@@ -26,8 +26,12 @@ impl Asking<'_> {
         let after =
             |span: Micros| Some(clock.elapsed().saturating_add(span)).filter(|&t| t <= deadline);
         let look = self.with(Op::Peek).await?;
-        if look.retry_after() == Wait::Never || look.repeated {
-            return if look.repeated { Ok(look) } else { Err(Limited::Denied(look)) };
+        if look.repeated {
+            clock.sleep_until(clock.elapsed().saturating_add(look.delay())).await;
+            return Ok(look);
+        }
+        if look.retry_after() == Wait::Never {
+            return Err(Limited::Denied(look));
         }
         let ticket = self.limiter.shared.lines.join(self.fingerprint(), self.wanted()?);
         if let Some(ahead) = ticket.ahead() {
@@ -54,7 +58,7 @@ impl Asking<'_> {
                 if let (true, false, Some(turn)) =
                     (look.delay() > Micros::ZERO, self.has_id(), turn)
                 {
-                    clock.sleep_until(turn).await;
+                    before(ticket.nudge(), clock.sleep_until(turn)).await;
                     continue;
                 }
             }
