@@ -5,14 +5,12 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -197,14 +195,17 @@ fn program() -> String {
     env::var("TIDEGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
-/// One that nobody listens at now, and that belongs to no other server of this process, even one
-/// that is killed at the moment.
+/// A port that nobody has. Below those that the system gives to clients, or one of them could take a
+/// server's port while it is down; each process begins elsewhere, so that two do not meet.
 fn free_port() -> u16 {
-    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if TAKEN.lock().unwrap().insert(port) {
+        let offset = process::id().wrapping_mul(211);
+        let next = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(FIRST + next % COUNT).unwrap();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
     }
