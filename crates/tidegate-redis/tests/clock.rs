@@ -63,6 +63,7 @@ enum Step {
 async fn step(step: Step) {
     const BEFORE: u64 = 1_500_000;
     const AFTER: u64 = 3_000_000;
+    const LATE: u64 = 200_000;
     let Some(shim) = Shim::new() else { return };
     let server = shim.server();
     let stop = Arc::new(AtomicBool::new(false));
@@ -113,7 +114,9 @@ async fn step(step: Step) {
         assert_eq!(limit.excess(&before), 0, "{}, before", limit.notation());
         assert_eq!(limit.excess(&after), 0, "{}, after", limit.notation());
         assert!(extra <= may, "{}: {extra} extra, bound {may}", limit.notation());
-        assert!(locked_out <= limit.recovery(), "{}: {locked_out} us", limit.notation());
+        // Seen from outside, calls and their turns on a busy machine come on top.
+        let seen = limit.recovery() + LATE;
+        assert!(locked_out <= seen, "{}: {locked_out} us", limit.notation());
         assert!(wait <= limit.recovery(), "{}: told to wait {wait} us", limit.notation());
         // The traffic was greedy, and so were we.
         assert!(admitted(&log) >= limit.size, "{}", limit.notation());
