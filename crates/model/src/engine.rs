@@ -27,7 +27,6 @@ impl Profile {
         max_ttl: HoldId::MAX_TTL.get(),
         remembers: HoldId::REMEMBERED.get(),
         concurrency_is_charged: false,
-        changes_with_holds: false,
         zones: false,
         forgets: true,
         // At the very end of time a hold could not be remembered for an hour.

@@ -21,8 +21,11 @@ pub struct Profile {
     /// May limits change?
     pub changes: bool,
     /// May a limit change while there are holds on it? A hold whose cell was forgotten is settled
-    /// under the limit it was made for.
+    /// under the limit it was made for, so where a subject forgets, nobody asks for such a one.
     pub changes_with_holds: bool,
+    /// And to or from a window of the calendar? A subject that is told the windows of the limit a
+    /// hold was made for does not know those of the present one.
+    pub calendars_with_holds: bool,
     /// Is a changed limit charged at once? For a subject that carries consumption over only when
     /// it writes.
     pub changes_are_charged: bool,
@@ -43,6 +46,7 @@ impl Profile {
         concurrency_is_charged: true,
         changes: true,
         changes_with_holds: true,
+        calendars_with_holds: true,
         changes_are_charged: false,
         zones: true,
         forgets: false,
@@ -92,6 +96,15 @@ struct Granted {
     parts: Vec<Part>,
     /// The deadline it was given, and to which it was renewed.
     until: u64,
+    /// Cells whose limit has changed since.
+    changed: Vec<usize>,
+}
+
+impl Granted {
+    /// Might a subject have forgotten under which limit it is to be settled?
+    fn may_be_forgotten(&self, world: &World, now: u64) -> bool {
+        self.changed.iter().any(|&cell| world.situation(cell, now).is_unused())
+    }
 }
 
 impl Trace {
@@ -103,7 +116,8 @@ impl Trace {
         let steps_back = rng.one_in(2);
         let changes = profile.changes && rng.one_in(3);
         let held = specs.iter().any(|spec| matches!(spec, Spec::Concurrency { .. }));
-        let changes = changes && (profile.changes_with_holds || !held);
+        let calendar = !profile.calendars_with_holds && specs.iter().any(is_calendar);
+        let changes = changes && (profile.changes_with_holds && !calendar || !held);
         // A zone's windows in the past and in the far future are known to nobody.
         let zoned = specs.iter().any(|spec| match spec {
             Spec::Fixed { window, .. } => changes || matches!(window, Window::Zoned(..)),
@@ -118,13 +132,14 @@ impl Trace {
             3..=5 => rng.below(last_instant),
             _ => 1_700_000_000_000_000 + rng.below(365 * DAY),
         };
+        let holds = rng.below(3) > 0 && (!changes || profile.changes_with_holds && !calendar);
         Self {
             profile,
             specs,
             now: start,
             last_instant,
             steps_back,
-            holds: rng.below(3) > 0 && (profile.changes_with_holds || !changes),
+            holds,
             charging_holds: !(zoned && steps_back),
             changes,
             charge_next: None,
@@ -162,7 +177,7 @@ impl Trace {
             return Call { now: self.now, op: Op::Reset, parts: vec![Part { cell, cost: 0 }] };
         }
         self.move_time(&world.situation(cell, self.now));
-        let op = self.op(cell);
+        let op = self.op(cell, world);
         let parts = self.parts(op, cell, world);
         Call { now: self.now, op, parts }
     }
@@ -185,7 +200,8 @@ impl Trace {
                         None => parts.push(*part),
                     }
                 }
-                self.granted.push(Granted { id, expiry, parts, until: call.now + ttl });
+                let (until, changed) = (call.now + ttl, Vec::new());
+                self.granted.push(Granted { id, expiry, parts, until, changed });
             }
             Op::Renew { id, ttl } if !answer.expired => {
                 let renewed = self.granted.iter_mut().filter(|granted| granted.id == id);
@@ -202,6 +218,11 @@ impl Trace {
             Op::Change(spec) => {
                 let cell = call.parts[0].cell;
                 self.specs[cell] = spec;
+                for granted in &mut self.granted {
+                    if granted.parts.iter().any(|part| part.cell == cell) {
+                        granted.changed.push(cell);
+                    }
+                }
                 self.charge_next = self.profile.changes_are_charged.then_some(cell);
             }
             _ => {}
@@ -250,7 +271,7 @@ impl Trace {
         self.now = to.clamp(self.now, self.last_instant);
     }
 
-    fn op(&mut self, cell: usize) -> Op {
+    fn op(&mut self, cell: usize, world: &World) -> Op {
         let remembers = self.profile.remembers;
         let forgotten = self.now.saturating_sub(remembers);
         self.granted.retain(|granted| granted.until > forgotten || remembers == MAX as u64);
@@ -271,7 +292,11 @@ impl Trace {
             }
             35..=46 if !self.granted.is_empty() => {
                 let place = rng.below(self.granted.len() as u64) as usize;
-                let Granted { id, expiry, ref parts, .. } = self.granted[place];
+                let granted = &self.granted[place];
+                if self.profile.forgets && granted.may_be_forgotten(world, self.now) {
+                    return Op::Peek;
+                }
+                let Granted { id, expiry, ref parts, .. } = *granted;
                 if rng.one_in(4) {
                     return Op::Renew { id, ttl: self.ttl(cell) };
                 }
@@ -285,9 +310,15 @@ impl Trace {
                 };
                 Op::Settle { id, expiry, cost }
             }
+            // What is only held cannot be charged.
+            47..=50 if self.profile.changes_are_charged && self.specs[cell].is_held() => Op::Peek,
             47..=50 if self.changes => {
                 let old = self.specs[cell];
-                let new = self.profile.draw(rng, |rng| old.draw_change(rng));
+                let mut new = self.profile.draw(rng, |rng| old.draw_change(rng));
+                let held = self.holds || holds_only;
+                while held && !self.profile.calendars_with_holds && is_calendar(&new) {
+                    new = self.profile.draw(rng, |rng| old.draw_change(rng));
+                }
                 // The same limit written in another way is no change, nor is one of the same numbers.
                 let numbers = |spec: &Spec| spec.limit().map(|limit| limit.numbers());
                 if numbers(&new) == numbers(&old) { Op::Peek } else { Op::Change(new) }
@@ -356,6 +387,17 @@ impl Trace {
             _ => self.rng.between(1, 3),
         };
         cost.min(LARGEST_COST)
+    }
+}
+
+fn is_calendar(spec: &Spec) -> bool {
+    matches!(spec, Spec::Fixed { window: Window::Calendar(_) | Window::Zoned(..), .. })
+}
+
+impl Spec {
+    /// Is it never charged?
+    fn is_held(&self) -> bool {
+        matches!(self, Self::Concurrency { .. })
     }
 }
 

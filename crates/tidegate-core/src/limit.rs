@@ -85,6 +85,29 @@ impl Limit {
         }
     }
 
+    /// How long it takes until all of it is there again after all of it was used: a window's
+    /// length, the time a bucket takes to refill. `None` where that is no fixed and whole number of
+    /// microseconds, as for a month, and where time brings nothing back: `concurrency`, a limit of 0.
+    pub fn recovery(&self) -> Option<Micros> {
+        if self.capacity() == 0 {
+            return None;
+        }
+        let span = self.draft.span.length()?;
+        match &self.shape {
+            Shape::Bucket(bucket) => {
+                let count = u128::from(self.draft.count);
+                let product = u128::from(bucket.size) * u128::from(span.get());
+                product.is_multiple_of(count).then(|| Micros::saturating_from(product / count))
+            }
+            Shape::Steps(steps) => {
+                let count = steps.size.div_ceil(steps.amount);
+                Some(Micros::saturating_from(u128::from(count) * u128::from(steps.every)))
+            }
+            Shape::Concurrency(_) => None,
+            Shape::Fixed(_) | Shape::Logged(_) | Shape::Approximate(_) => Some(span),
+        }
+    }
+
     /// The grain of time on which waits are exact.
     pub fn tick(&self) -> Tick {
         match &self.shape {
@@ -376,6 +399,38 @@ mod tests {
         let windows: Limit = "sliding-window 10/s".parse().unwrap();
         let nobody = windows.growth(None, None);
         assert_eq!(windows.growth(None, Some("somebody")), nobody, "only a log keeps names");
+    }
+
+    #[test]
+    fn recovery_is_a_windows_length_or_the_time_a_bucket_takes_to_refill() {
+        for (limit, micros) in [
+            ("100/s", Some(1_000_000)),
+            ("100/s burst 20", Some(200_000)),
+            ("10/s burst 15", Some(1_500_000)),
+            ("3/s burst 10", None),
+            ("3/s burst 9", Some(3_000_000)),
+            ("leaky-bucket 10/s capacity 30", Some(3_000_000)),
+            ("leaky-bucket 10/s capacity 30 queue", Some(3_000_000)),
+            ("1/36500d burst 100", Some(Micros::MAX.get())),
+            ("token-bucket 10/s burst 50 every 1s", Some(5_000_000)),
+            ("token-bucket 20/s burst 50 every 1s", Some(3_000_000)),
+            ("fixed-window 100/60s first-hit", Some(60_000_000)),
+            ("fixed-window 100/90s", Some(90_000_000)),
+            ("fixed-window 100/d", Some(86_400_000_000)),
+            ("fixed-window 100/d tz Asia/Shanghai", Some(86_400_000_000)),
+            ("fixed-window 100/w", Some(604_800_000_000)),
+            ("fixed-window 100/month", None),
+            ("sliding-log 5/1m", Some(60_000_000)),
+            ("sliding-window 240/1h precision 1m", Some(3_600_000_000)),
+            ("sliding-window 240/1h approximate", Some(3_600_000_000)),
+            ("concurrency 20 lease 30s", None),
+            ("0/s", None),
+            ("fixed-window 0/d", None),
+            ("token-bucket 0/s every 1s", None),
+        ] {
+            let parsed: Limit = limit.parse().unwrap();
+            assert_eq!(parsed.recovery(), micros.map(Micros::new), "{limit}");
+        }
     }
 
     #[test]

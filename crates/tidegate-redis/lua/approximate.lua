@@ -7,8 +7,11 @@ local approximate = { format = '<dddddd', unused = { previous = 0, present = 0, 
 algorithms[5] = approximate
 
 function approximate.limit(next)
-  local limit = { tick = next('tick'), size = next('size'), window = next('window') }
+  local limit = { tick = next('tick', 1), size = next('size', 0, WHOLE), window = next('window', 1) }
   limit.capacity = limit.size
+  if limit.size * limit.window > WHOLE then
+    fail('bad number for size')
+  end
   return limit
 end
 

@@ -8,14 +8,18 @@ algorithms[1] = bucket
 
 function bucket.limit(next)
   local limit = {
-    tick = next('tick'),
-    permit = next('permit'),
+    tick = next('tick', 1),
+    permit = next('permit', 1),
     drain = next('drain'),
-    size = next('size'),
-    queue = next('queue'),
+    size = next('size', 0, WHOLE),
+    queue = next('queue', 0, 1),
   }
   limit.capacity = limit.size
   limit.full = limit.size * limit.permit
+  -- A bucket of nothing drains nothing.
+  if limit.full > WHOLE or limit.drain == 0 and limit.size > 0 then
+    fail('bad number for ' .. (limit.full > WHOLE and 'size' or 'drain'))
+  end
   return limit
 end
 

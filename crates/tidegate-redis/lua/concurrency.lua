@@ -6,7 +6,7 @@ local concurrency = { format = "<d", unused = {} }
 algorithms[6] = concurrency
 
 function concurrency.limit(next)
-  local size = next('size')
+  local size = next('size', 0, WHOLE)
   return { size = size, capacity = size }
 end
 

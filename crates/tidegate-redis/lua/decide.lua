@@ -2,23 +2,28 @@
 -- looks at all, then writes all or nothing.
 --
 -- KEYS  for each part three: the state, its log, its holds;
---       then the record of a hold, if the operation is about one; then that of an id, if there is one
+--       then the record of a hold, if the operation is about one; then that of an id, if there is one;
+--       then, after reply 7, the record of the hold that was made under this id
 -- ARGV  1 protocol (1)   2 operation   3 instant, '' for Redis's clock (tests pass one)
 --       4 hold: id, 32 hexadecimal digits, or ''   5 ttl in us   6 expiry: 0 release, 1 charge
 --       7 settle: the cost to charge, '' for what was held
 --       8 id: fingerprint of the request, or ''   9 hold: what the client wants to find again
 --       10 number of parts, then for each part:
 --          algorithm, its numbers (see each file's "limit"), boundaries of calendar windows: how many,
---          then each; cost; who ('' for nobody)
+--          then each; cost; who ('' for nobody); mode: '' decides, 'shadow' only looks on
 -- reply {status, now, refunded, expired, id of the hold that was made or '', then for each part:
 --        allowed, retry_after (-1 never), delay, remaining, reset_after, used, held}   spans in us
+--       after `settle`, `renew` and with status 6 the capacity of each part follows
 --       `inspect` of a log adds its entries, oldest first: permits, who; at most 1,000
---       status 1 decided; 6 decided before, under the same id; 0 no boundary holds `now`, ask again; 2 no such hold; 3 the id was used for
---       another request; 4 the hold was settled in another way; 5 there is a hold of this id
+--       status 1 decided; 6 decided before, under the same id: the parts that decided then
+--       0 no boundary holds `now`, ask again; 7 ask again with the record of the hold in place 3
+--       2 no such hold; 3 the id was used for another request; 4 the hold was settled in another
+--       way; 5 there is a hold of this id
 
 local DAY_MS = 86400000
 local HOUR_US = 3600000000
-local HAS_STATE, HAS_HOLDS = 1, 2
+local MOST_PARTS = 64
+local HAS_STATE, HAS_HOLDS, ALIKE, LATE = 1, 2, 4, 8
 
 local position = 0
 local function argument(name)
@@ -29,85 +34,111 @@ local function argument(name)
   end
   return text
 end
-local function numeric(name)
-  return number(argument(name), name)
+local function numeric(name, least, most)
+  return number(argument(name), name, least, most)
 end
 
 if argument('protocol') ~= '1' then
   fail('another protocol; use the script of your version')
 end
+local OPERATIONS = { check = 0, peek = 0, inspect = 0, record = 0, refund = 0, reset = 0, hold = 1,
+  settle = 1, renew = 1 }
 local op = argument('operation')
+local about_hold = OPERATIONS[op] == 1
+local keeps_limit = op == 'settle' or op == 'renew'
 local instant = argument('instant')
-local hold = { id = argument('hold id'), ttl = numeric('ttl'), expiry = numeric('expiry') }
+local hold = { id = argument('hold id') }
+hold.ttl = numeric('ttl', (op == 'hold' or op == 'renew') and 1 or 0)
+hold.expiry = numeric('expiry', 0, 1)
 local settle_cost = argument('settle cost')
+local named = settle_cost ~= '' and number(settle_cost, 'settle cost') or nil
 local request = argument('request')
 local blob = argument('record')
+if not OPERATIONS[op] then
+  fail('unknown operation')
+elseif about_hold and (#hold.id ~= 32 or find(hold.id, '%X')) then
+  fail('bad hold id')
+elseif request ~= '' and #request ~= 32 then
+  fail('bad fingerprint')
+end
 local is_test = instant ~= ''
 local now = read_clock(instant)
-local ABOUT_HOLD = { hold = true, settle = true, renew = true }
 
 -- Parts: everything that is asked about.
 
+-- The boundaries of the calendar's windows around now.
+local function read_boundaries(part)
+  local count = numeric('boundaries')
+  local follows = part.kind == 3 and part.limit.mode == 1
+  if count == 1 or follows and count == 0 then
+    fail('bad number for boundaries')
+  end
+  local bounds = {}
+  for j = 1, count do
+    bounds[j] = numeric('boundary', j > 1 and bounds[j - 1] + 1 or 0)
+    if j > 1 and bounds[j - 1] <= now and now < bounds[j] then
+      part.at.start, part.at.stop = bounds[j - 1], bounds[j]
+    end
+  end
+  if count > 0 then
+    part.at.bounds = bounds
+    if follows and part.at.start then
+      part.limit.length = part.at.stop - part.at.start
+    end
+    return part.at.start ~= nil
+  end
+  return true
+end
+
 local parts = {}
 local in_calendar = true
-for i = 1, numeric('parts') do
+for i = 1, numeric('parts', 1, MOST_PARTS) do
   local kind = numeric('algorithm')
   local alg = algorithms[kind]
   if not alg then
     fail('unknown algorithm')
   end
   local part = { kind = kind, alg = alg, limit = alg.limit(numeric), at = { now = now } }
-  local count = numeric('boundaries')
-  if count > 0 then
-    local bounds = {}
-    for j = 1, count do
-      bounds[j] = numeric('boundary')
-      if j > 1 and bounds[j - 1] <= now and now < bounds[j] then
-        part.at.start, part.at.stop = bounds[j - 1], bounds[j]
-      end
-    end
-    part.at.bounds = bounds
-    in_calendar = in_calendar and part.at.start ~= nil
-  end
-  part.cost = numeric('cost')
+  in_calendar = read_boundaries(part) and in_calendar
+  part.cost = numeric('cost', op == 'hold' and 1 or 0)
   part.who = argument('who')
-  part.keys = { state = KEYS[3 * i - 2], log = KEYS[3 * i - 1], holds = KEYS[3 * i] }
+  local mode = argument('mode')
+  if mode ~= '' and mode ~= 'shadow' then
+    fail('unknown mode')
+  end
+  part.looks_on = mode == 'shadow'
+  part.keys = { state = KEYS[3 * i - 2], log = KEYS[3 * i - 1], holds = KEYS[3 * i], log_len = 0 }
+  for j = 1, i - 1 do
+    if parts[j].keys.state == part.keys.state then
+      fail('two parts of one state; add their costs')
+    end
+  end
   parts[i] = part
 end
-if not in_calendar then
-  return { 0, now }
-end
 local key_count = 3 * #parts
-local record_key, once_key = nil, nil
-if ABOUT_HOLD[op] then
+local record_key, once_key, earlier_key = nil, nil, nil
+if about_hold then
   key_count = key_count + 1
   record_key = KEYS[key_count]
 end
 if request ~= '' then
-  once_key = KEYS[key_count + 1]
+  key_count = key_count + 1
+  once_key = KEYS[key_count]
+  if op == 'hold' and #KEYS > key_count then
+    key_count = key_count + 1
+    earlier_key = KEYS[key_count]
+  end
+end
+if #KEYS ~= key_count or #ARGV ~= position then
+  fail('another number of keys or arguments; see the head of decide.lua')
+end
+if not in_calendar then
+  return { 0, now }
 end
 
 -- Reading: nothing is written before every key has been read.
 
--- Drops the holds that have ended, charging those that are to be charged, and a state of which
--- nothing is used any more.
-local function expire(part)
-  if holds.any(part.h) then
-    local item = next_hold(part.h, { i = 0, j = 0 })
-    while item and ended(item, now) do
-      part.h = without(part.h, item)
-      if item.expiry == CHARGE then
-        local at = moved_to(part.at, item.deadline)
-        part.s = part.alg.charge(part.limit, part.s, at, item.cost, '', part.keys)
-      end
-      item = next_hold(part.h, { i = 0, j = 0 })
-    end
-  end
-  if part.s and forecast.used(part, part.s, part.at) == 0 then
-    part.s = nil
-  end
-end
-
+-- What `old` has used, under the part's own limit.
 local function carried(part, old)
   local used = math.min(forecast.used(old, old.s, old.at), part.limit.capacity)
   if not old.s or used == 0 then
@@ -127,10 +158,10 @@ local function load(part)
   if not value then
     -- Whatever lies beside it must be of the right kind, or a write would fail half way.
     if part.kind == 4 then
-      redis.call('LLEN', part.keys.log)
+      part.keys.log_len = redis.call('LLEN', part.keys.log)
     end
     if op == 'hold' then
-      redis.call('ZCARD', part.keys.holds)
+      part.stale = redis.call('ZCARD', part.keys.holds) > 0
     end
     return
   end
@@ -142,36 +173,45 @@ local function load(part)
   if not alg then
     fail('the state is of another algorithm')
   end
-  part.found = { kind = kind, flags = flags }
-  local old = { kind = kind, alg = alg, at = part.at, keys = part.keys }
+  part.found = { kind = kind, held = flags >= HAS_HOLDS }
+  local old = { kind = kind, alg = alg, at = part.at, keys = part.keys, found = part.found }
   local behind
   old.limit, old.s, behind = alg.unpack(value, 4, part.keys)
   if flags % 2 < HAS_STATE then
     old.s = nil
   end
-  if flags >= HAS_HOLDS then
-    old.h = holds.unpack(value, behind, part.keys.holds)
+  if part.found.held then
+    local alike, late = flags % (2 * ALIKE) >= ALIKE, flags >= LATE
+    old.h = holds.unpack(value, behind, part.keys.holds, alike, late)
   elseif op == 'hold' then
-    redis.call('ZCARD', part.keys.holds)
+    part.stale = redis.call('ZCARD', part.keys.holds) > 0
+  end
+  local same = kind == part.kind and alg.same(old.limit, part.limit)
+  if not same and keeps_limit then
+    -- The limit that came with the hold is no longer the one that counts, nor is its calendar.
+    part.kind, part.alg, part.limit = kind, alg, old.limit
+    part.at = { now = now }
+    old.at, same = part.at, true
   end
   -- The clock stepped back: bring it here. It is written even if the call is denied.
   if old.s and alg.ahead(old.limit, old.s, old.at) then
     old.s = alg.rebase(old.limit, old.s, old.at)
-    part.dirty = true
+    old.dirty = true
   end
   if holds.ahead(old.h, now) then
-    old.h = holds.rebase(old.h, now)
-    part.dirty = true
+    holds.rebase(old.h, now)
+    old.dirty = true
   end
-  if kind == part.kind and alg.same(old.limit, part.limit) then
-    part.s, part.h = old.s, old.h
+  if same then
+    part.s, part.h, part.dirty = old.s, old.h, old.dirty
     return
   end
-  -- The limit changed: bring what is used and held over.
-  expire(old)
-  part.h = old.h
+  -- Another limit: bring what is used and held over. It is written with a charge and not before,
+  -- or whoever asks under a smaller limit would make the larger one forget.
+  forecast.expire(old)
+  old.dirty = old.dirty or old.h ~= nil and old.h.late
+  part.h, part.old = old.h, old
   part.s = carried(part, old)
-  part.dirty = true
 end
 
 for _, part in ipairs(parts) do
@@ -180,7 +220,17 @@ end
 
 -- Writing.
 
+-- A store that is full refuses a command that could make it grow, if it is the first to write. What
+-- charges writes such a command first; what gives back, or charges nothing, begins with this one.
+local GROWS = true
+local function write_even_if_full()
+  redis.call('ZREM', parts[1].keys.holds, '')
+end
+
 local function ttl_ms(span)
+  if not (span >= 0 and span <= 4 * MAX) then
+    fail('a time to live that is no number')
+  end
   local ms = math.ceil(span / 1000) + 1000
   if is_test then
     ms = math.max(ms, DAY_MS)
@@ -188,44 +238,59 @@ local function ttl_ms(span)
   return string.format('%.0f', ms)
 end
 
-local function save(part)
-  local keys, found = part.keys, part.found
+-- Reads and reckons all that `save` needs.
+local function prepare(part)
   local held = holds.any(part.h)
-  -- Views read what is stored, so everything is asked before anything is written.
-  local ttl = ttl_ms(forecast.reset_after(forecast.view(part)))
-  if part.h then
-    holds.flush(part.h)
-  end
-  local had_log = found and found.kind == 4
-  if part.kind == 4 and part.s then
-    log.flush(part.s)
-  elseif had_log then
-    redis.call('DEL', keys.log)
-  end
-  if not part.s and not held then
-    if found then
-      redis.call('DEL', keys.state, keys.holds)
+  part.ttl = ttl_ms(forecast.reset_after(forecast.view(part)))
+  if part.s or held then
+    local flags = (part.s and HAS_STATE or 0)
+    if held then
+      flags = flags + HAS_HOLDS + (part.h.alike and ALIKE or 0) + (part.h.late and LATE or 0)
     end
-    return
-  end
-  local flags = (part.s and HAS_STATE or 0) + (held and HAS_HOLDS or 0)
-  local value = struct.pack('BBB', VERSION, part.kind, flags)
-    .. part.alg.pack(part.limit, part.s or part.alg.unused)
-  if held then
-    value = value .. holds.pack(part.h)
-    redis.call('PEXPIRE', keys.holds, ttl)
-  end
-  redis.call('SET', keys.state, value, 'PX', ttl)
-  if part.kind == 4 and part.s then
-    redis.call('PEXPIRE', keys.log, ttl)
+    part.value = struct.pack('BBB', VERSION, part.kind, flags)
+      .. part.alg.pack(part.limit, part.s or part.alg.unused)
+      .. (held and holds.pack(part.h) or '')
   end
 end
 
-local function save_dirty()
-  for _, part in ipairs(parts) do
-    if part.dirty then
-      save(part)
+local function save(part)
+  local keys, found = part.keys, part.found
+  if not part.value then
+    if found then
+      redis.call('UNLINK', keys.state, keys.log, keys.holds)
     end
+    return
+  end
+  redis.call('SET', keys.state, part.value, 'PX', part.ttl)
+  if part.kind == 4 and part.s then
+    log.flush(part.s)
+    redis.call('PEXPIRE', keys.log, part.ttl)
+  elseif found and found.kind == 4 then
+    redis.call('UNLINK', keys.log)
+  end
+  if holds.any(part.h) then
+    holds.flush(part.h)
+    redis.call('PEXPIRE', keys.holds, part.ttl)
+  elseif found and found.held then
+    redis.call('UNLINK', keys.holds)
+  end
+end
+
+-- Writes what has changed. Everything is reckoned before the first write: nothing fails after that.
+local function save_dirty(grows)
+  local dirty = {}
+  for _, part in ipairs(parts) do
+    local changed = part.dirty and part or part.old
+    if changed and changed.dirty then
+      prepare(changed)
+      table.insert(dirty, changed)
+    end
+  end
+  if grows ~= GROWS and (#dirty > 0 or about_hold) then
+    write_even_if_full()
+  end
+  for _, part in ipairs(dirty) do
+    save(part)
   end
 end
 
@@ -244,6 +309,12 @@ local function answer(verdicts)
   end
 end
 
+local function answer_capacities()
+  for _, part in ipairs(parts) do
+    table.insert(reply, part.limit.capacity)
+  end
+end
+
 local function peek_all()
   local verdicts = {}
   for i, part in ipairs(parts) do
@@ -253,37 +324,81 @@ local function peek_all()
   return verdicts
 end
 
--- An id that was charged gives the same answer again.
-if once_key then
-  local record = redis.call('GET', once_key)
-  if record then
-    local version, expires, behind = struct.unpack('<Bd', record)
-    if version > VERSION then
-      fail('the id was written by a newer version; it is left alone')
-    end
-    -- A clock that stepped back makes no record last longer than it would have.
-    if now < expires and expires <= now + HOUR_US then
-      if string.sub(record, behind, behind + 31) ~= request then
-        return { 3, now }
-      end
-      local kept = cmsgpack.unpack(string.sub(record, behind + 32))
-      -- The answer of a hold counts as long as the hold lasts: after that it would promise what
-      -- is not there.
-      local lasts = true
-      for i, member in ipairs(kept.members) do
-        local deadline = parts[i] and redis.call('ZSCORE', parts[i].keys.holds, member)
-        lasts = lasts and deadline and tonumber(deadline) > now
-      end
-      if lasts then
-        kept.reply[1] = 6
-        return kept.reply
+-- Do the holds of these members last? Those of limits that only look on do not matter.
+local function all_last(members)
+  for i, member in ipairs(members) do
+    if parts[i] and not parts[i].looks_on then
+      local deadline = member and redis.call('ZSCORE', parts[i].keys.holds, member)
+      if not deadline or tonumber(deadline) <= now then
+        return false
       end
     end
   end
+  return true
 end
+
+-- The members of the hold that was made under this id, as its record has them by now.
+local function members_now(members)
+  if redis.call('HEXISTS', earlier_key, 's') == 1 then
+    return { false }
+  end
+  local present = {}
+  for i in ipairs(members) do
+    present[i] = redis.call('HGET', earlier_key, 'm' .. i)
+  end
+  return present
+end
+
+-- An id that was charged gives the same answer again.
+if once_key then
+  local record = redis.call('GET', once_key)
+  local version, expires, behind
+  if record then
+    version, expires, behind = struct.unpack('<Bd', record)
+    if version > VERSION then
+      fail('the id was written by a newer version; it is left alone')
+    end
+  end
+  if record and now < expires then
+    if string.sub(record, behind, behind + 31) ~= request then
+      return { 3, now }
+    end
+    local kept = cmsgpack.unpack(string.sub(record, behind + 32))
+    -- The answer of a hold counts as long as the hold lasts: after that it would promise what
+    -- is not there. Renewed, it has other members, which its record knows.
+    local lasts = all_last(kept.members)
+    if not lasts and not earlier_key then
+      return { 7, now, kept.reply[5] }
+    end
+    if lasts or all_last(members_now(kept.members)) then
+      -- A clock that stepped back makes no record last longer than it would have.
+      if expires > now + HOUR_US then
+        write_even_if_full()
+        redis.call('SET', once_key, struct.pack('<Bd', VERSION, now + HOUR_US)
+          .. string.sub(record, behind), 'PX', ttl_ms(HOUR_US))
+      end
+      kept.reply[1] = 6
+      return kept.reply
+    end
+  end
+end
+
+-- Keeps what those have said that decide, and how much each of them allows at most.
 local function keep_answer(members)
   if once_key then
-    local kept = cmsgpack.pack({ reply = reply, members = members or {} })
+    local said, most = { unpack(reply, 1, 5) }, {}
+    for i, part in ipairs(parts) do
+      if not part.looks_on then
+        for j = 7 * i - 1, 7 * i + 5 do
+          table.insert(said, reply[j])
+        end
+        table.insert(most, part.limit.capacity)
+      end
+    end
+    for _, capacity in ipairs(most) do
+      table.insert(said, capacity)
+    end
+    local kept = cmsgpack.pack({ reply = said, members = members or {} })
     local record = struct.pack('<Bd', VERSION, math.min(now + HOUR_US, MAX)) .. request .. kept
     redis.call('SET', once_key, record, 'PX', ttl_ms(HOUR_US))
   end
@@ -312,24 +427,34 @@ if op == 'check' or op == 'peek' or op == 'hold' then
   local verdicts, all, nothing = {}, true, true
   for i, part in ipairs(parts) do
     verdicts[i] = forecast.look(part, part.cost)
-    all = all and verdicts[i][1]
+    all = all and (verdicts[i][1] or part.looks_on)
     nothing = nothing and part.cost == 0
   end
   if op == 'hold' and redis.call('EXISTS', record_key) == 1 then
     return { 5, now }
   end
   if op == 'peek' or not all or nothing then
+    for _, part in ipairs(parts) do
+      -- So many holds have ended that looking at them again and again would cost more.
+      if part.ended and part.ended.more then
+        forecast.expire(part)
+        part.dirty = true
+      end
+    end
     save_dirty()
     answer(verdicts)
     return reply
   end
   local members = {}
   for i, part in ipairs(parts) do
-    if op == 'hold' or part.cost > 0 then
-      expire(part)
+    members[i] = ''
+    -- A limit that looks on and would not allow it is left alone.
+    if verdicts[i][1] and (op == 'hold' or part.cost > 0) then
+      forecast.expire(part)
       if op == 'hold' then
-        part.h, members[i] = holds.add(part.h or holds.new(part.keys.holds), hold.id, part.cost,
-          hold.ttl, hold.expiry, now)
+        part.h = part.h or holds.new(part.keys.holds)
+        part.h.stale = part.stale
+        members[i] = holds.add(part.h, hold.id, part.cost, hold.ttl, hold.expiry, now)
       else
         charge(part, part.cost)
       end
@@ -340,31 +465,35 @@ if op == 'check' or op == 'peek' or op == 'hold' then
       end
     end
   end
-  save_dirty()
+  save_dirty(GROWS)
   if op == 'hold' then
     reply[5] = hold.id
     local fields = { 'v', VERSION, 'b', blob, 'e', hold.expiry, 'f',
       string.format('%.0f', now + hold.ttl + HOUR_US) }
     for i, member in ipairs(members) do
-      table.insert(fields, 'm' .. i)
-      table.insert(fields, member)
+      if member ~= '' then
+        table.insert(fields, 'm' .. i)
+        table.insert(fields, member)
+      end
     end
     redis.call('HSET', record_key, unpack(fields))
     redis.call('PEXPIRE', record_key, ttl_ms(hold.ttl + HOUR_US))
   end
   answer(verdicts)
-  keep_answer(members)
+  keep_answer(op == 'hold' and members or {})
   return reply
 end
 
 if op == 'record' or op == 'refund' or op == 'reset' then
   for _, part in ipairs(parts) do
-    expire(part)
+    forecast.expire(part)
     if op == 'record' then
       charge(part, part.cost)
     elseif op == 'reset' then
       part.s = nil
-      part.h = part.h and holds.release(part.h)
+      if part.h then
+        holds.release(part.h)
+      end
     elseif part.s then
       local back
       part.s, back = part.alg.refund(part.limit, part.s, part.at, part.cost)
@@ -373,13 +502,9 @@ if op == 'record' or op == 'refund' or op == 'reset' then
     part.dirty = part.dirty or part.s ~= nil or part.found ~= nil
   end
   answer(peek_all())
-  save_dirty()
+  save_dirty(op == 'record' and GROWS)
   keep_answer()
   return reply
-end
-
-if op ~= 'settle' and op ~= 'renew' then
-  fail('unknown operation')
 end
 
 -- A hold: its record says what its end is to be, and how it ended.
@@ -399,21 +524,16 @@ if record[4] then
   end
   return { 4, now }
 end
-local named = settle_cost ~= '' and number(settle_cost, 'settle cost') or nil
 for i, part in ipairs(parts) do
-  expire(part)
+  forecast.expire(part)
   local member = redis.call('HGET', record_key, 'm' .. i)
-  local left, item = nil, nil
-  if part.h and member then
-    left, item = holds.remove(part.h, member)
-  end
-  if left then
-    part.h = left
-  else
+  local item = part.h and member and holds.remove(part.h, member, now)
+  if not item and not part.looks_on then
     reply[4] = 1
   end
   if op == 'settle' then
-    local due = named or part.cost
+    -- What looked on and did not allow it was never held, and is not charged.
+    local due = (member or not part.looks_on) and (named or part.cost) or 0
     if not item and tonumber(record[2]) == CHARGE then
       due = math.max(0, due - part.cost)
     end
@@ -422,11 +542,12 @@ for i, part in ipairs(parts) do
     end
     charge(part, due)
   elseif item then
-    part.h, part.member = holds.add(part.h, hold.id, item.cost, hold.ttl, item.expiry, now)
+    part.member = holds.add(part.h, hold.id, item.cost, hold.ttl, item.expiry, now)
   end
   part.dirty = part.dirty or part.s ~= nil or part.found ~= nil
 end
 answer(peek_all())
+answer_capacities()
 save_dirty()
 local keeps = HOUR_US
 if op == 'settle' then

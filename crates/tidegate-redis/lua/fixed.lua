@@ -2,19 +2,19 @@
 --
 -- limit: mode (0 aligned, 1 calendar, 2 first-hit), size (permits), length (us; 0 for a calendar)
 -- state: used (permits), start (us), length (us) of the window it was counted in
--- A calendar's window comes with the moment, as at.start and at.stop; the state keeps its length.
+-- A calendar's window comes with the moment, as at.start and at.stop; the state keeps its length,
+-- that of the window in which it was written if nothing is used.
 
 local fixed = { format = '<Bdddd', unused = { used = 0, start = 0, length = 0 } }
 algorithms[3] = fixed
 
 function fixed.limit(next)
-  local limit = { mode = next('mode'), size = next('size'), length = next('length') }
-  limit.capacity = limit.size
-  return limit
+  local mode, size = next('mode', 0, 2), next('size', 0, WHOLE)
+  return { mode = mode, size = size, length = next('length', mode ~= 1 and 1 or 0), capacity = size }
 end
 
 function fixed.pack(limit, s)
-  local length = limit.mode == 1 and s.length or limit.length
+  local length = limit.mode == 1 and s.length > 0 and s.length or limit.length
   return struct.pack(fixed.format, limit.mode, limit.size, length, s.used, s.start)
 end
 
@@ -29,16 +29,17 @@ function fixed.same(a, b)
 end
 
 -- The window that `at` lies in. A first-hit window that is over begins anew. Where no calendar was
--- sent, because the limit follows none any more, a calendar's state goes by its own.
+-- sent, or another limit's, a calendar's state goes by its own window, and after that by one of the
+-- same length.
 local function page(limit, s, at)
   if limit.mode == 1 then
     if at.start then
       return at.start, at.stop
     end
-    if s then
+    if s and at.now - s.start < s.length then
       return s.start, s.start + s.length
     end
-    return at.now, at.now + 1
+    return at.now, at.now + math.max(1, limit.length)
   end
   local start = at.now - math.fmod(at.now, limit.length)
   if limit.mode == 2 then

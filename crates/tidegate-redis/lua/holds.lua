@@ -1,44 +1,48 @@
 -- Holds: permits that are set aside and not yet charged. docs/arithmetic.md, "Decisions".
 --
 -- They lie in a sorted set beside the state, by deadline. A member carries the order of granting,
--- the id, cost, ttl and what happens at the end; the state's value carries their sum.
+-- the id, cost, ttl and what happens at the end; the state's value carries the sum of all that lie
+-- there.
 --
--- A table of holds in this script is a view: `gone` members are to be removed, `new` ones to be
--- added. Only `flush` writes.
+-- A table of holds in this script is a view of the set, changed in place: the `first` of what is
+-- stored have ended, those in `gone` are to be removed, and `new` ones, by deadline and from
+-- `place` on, to be written. Only `flush` writes.
 
 local holds = {}
 local CHARGE = 1 -- expiry: charged at the deadline; 0 is released
 local BATCH = 32
-local FAR = 1000 -- how many holds a denial looks at before it settles for a lower bound
+local FAR = 250 -- how many holds a denial looks at before it settles for a lower bound
+local ENDS = 100 -- how many holds end in one call, where each has to be looked at
+local DROPS = 2000 -- how many are dropped in one call, where none has to be
+local WORDS = 500 -- how many words one command is given
 
 function holds.new(key)
-  return { key = key, held = 0, latest = 0, charging = 0, seq = 0, len = 0, gone = {}, new = {},
-    cache = {}, fresh = true }
+  return { key = key, held = 0, latest = 0, charging = 0, seq = 0, len = 0, count = 0, first = 0,
+    place = 1, gone = {}, new = {}, cache = {}, alike = true, late = false }
 end
 
-function holds.unpack(value, from, key)
+-- `alike`: all that lie there cost the same and are released, so that they need only be counted.
+-- `late`: some have ended that have not been charged yet.
+function holds.unpack(value, from, key, alike, late)
   local h = holds.new(key)
-  h.fresh = false
   h.held, h.latest, h.charging, h.seq = struct.unpack('<dddd', value, from)
   h.len = redis.call('ZCARD', key)
+  h.count, h.alike, h.late = h.len, alike, late
   if h.len == 0 then
     -- Somebody evicted them. Nothing could ever end what is not there.
     h.held, h.charging = 0, 0
+  elseif alike then
+    h.each = h.held / h.len
+    h.alike = h.each == math.floor(h.each)
   end
   return h
 end
 
+-- The sum is of all that will lie there, those included that have ended and are not dropped yet.
 function holds.pack(h)
-  return struct.pack('<dddd', h.held, h.latest, h.charging, h.seq)
-end
-
-function holds.twin(h)
-  local twin = copy(h)
-  twin.gone, twin.new = copy(h.gone), {}
-  for i, item in ipairs(h.new) do
-    twin.new[i] = item
-  end
-  return twin
+  local left = math.max(0, h.first - DROPS)
+  local held = h.held + (left > 0 and left * h.each or 0)
+  return struct.pack('<dddd', held, h.latest, h.charging, h.seq)
 end
 
 function holds.any(h)
@@ -84,109 +88,148 @@ local function next_hold(h, cursor)
   return new, { i = i, j = cursor.j + 1 }
 end
 
+-- Where those begin that have not ended, as far as the view knows.
+local function beginning(h)
+  return { i = h.first, j = h.place - 1 }
+end
+
 local function ended(item, now)
   return item.deadline <= now and item.deadline < MAX
+end
+
+-- How many have ended, of holds that need only be counted.
+function holds.count_ended(h, now)
+  local last = string.format('%.0f', math.min(now, MAX - 1))
+  return redis.call('ZCOUNT', h.key, '-inf', last)
+end
+
+-- The deadline of the last to end behind `cursor`; nil if there is none.
+function holds.last_deadline(h, cursor)
+  local new = h.new[#h.new]
+  local last = #h.new > cursor.j and new.deadline or nil
+  for i = h.len - 1, cursor.i, -1 do
+    local found = redis.call('ZRANGE', h.key, i, i, 'WITHSCORES')
+    if not h.gone[found[1]] then
+      return math.max(last or 0, tonumber(found[2]))
+    end
+  end
+  return last
 end
 
 function holds.ahead(h, now)
   return holds.any(h) and h.latest > now
 end
 
--- Lets no hold last longer from `now` than it was granted for.
+-- Lets no hold last longer from `now` than it was granted for. Every one is written again.
 function holds.rebase(h, now)
-  local twin = holds.twin(h)
-  local cursor, item = { i = 0, j = 0 }, nil
-  twin.new = {}
+  local cursor, item = beginning(h), nil
+  local moved = {}
   repeat
     item, cursor = next_hold(h, cursor)
     if item then
-      twin.gone[item.member] = true
-      local again = copy(item)
-      again.deadline = math.min(item.deadline, now + item.ttl)
-      table.insert(twin.new, again)
+      item.deadline = math.min(item.deadline, now + item.ttl)
+      table.insert(moved, item)
     end
   until not item
-  table.sort(twin.new, function(a, b)
+  table.sort(moved, function(a, b)
     return a.deadline < b.deadline or a.deadline == b.deadline and a.seq < b.seq
   end)
-  twin.latest, twin.moved = now, true
-  return twin
+  h.new, h.len, h.latest = moved, 0, now
 end
 
 function holds.add(h, id, cost, ttl, expiry, now)
-  local twin = holds.twin(h)
-  twin.seq = h.seq + 1
-  local member = struct.pack('>I4ddB', twin.seq, cost, ttl, expiry) .. id
-  local item = { member = member, deadline = math.min(now + ttl, MAX), seq = twin.seq, cost = cost,
+  h.seq = h.seq + 1
+  local member = struct.pack('>I4ddB', h.seq, cost, ttl, expiry) .. id
+  local item = { member = member, deadline = math.min(now + ttl, MAX), seq = h.seq, cost = cost,
     ttl = ttl, expiry = expiry }
-  local place = 1
-  while twin.new[place] and twin.new[place].deadline <= item.deadline do
-    place = place + 1
+  local place = #h.new + 1
+  while place > h.place and h.new[place - 1].deadline > item.deadline do
+    place = place - 1
   end
-  table.insert(twin.new, place, item)
-  twin.held = h.held + cost
-  twin.charging = h.charging + (expiry == CHARGE and 1 or 0)
-  twin.latest = math.max(h.latest, math.max(0, item.deadline - ttl))
-  return twin, member
+  table.insert(h.new, place, item)
+  if h.count == 0 and h.first <= DROPS then
+    h.each, h.alike = cost, true -- nothing else will lie there
+  end
+  h.alike = h.alike and expiry ~= CHARGE and cost == h.each
+  h.held, h.count = h.held + cost, h.count + 1
+  h.charging = h.charging + (expiry == CHARGE and 1 or 0)
+  h.latest = math.max(h.latest, math.max(0, item.deadline - ttl))
+  return member
 end
 
-local function without(h, item)
-  local twin = holds.twin(h)
-  twin.gone[item.member] = true
-  for i, new in ipairs(twin.new) do
-    if new.member == item.member then
-      table.remove(twin.new, i)
-      break
-    end
-  end
-  twin.held = h.held - item.cost
-  twin.charging = h.charging - (item.expiry == CHARGE and 1 or 0)
-  return twin
+local function uncount(h, item)
+  h.held, h.count = h.held - item.cost, h.count - 1
+  h.charging = h.charging - (item.expiry == CHARGE and 1 or 0)
 end
 
--- Without the hold of this member; nil if it is not there.
-function holds.remove(h, member)
-  for _, item in ipairs(h.new) do
-    if item.member == member then
-      return without(h, item), item
+-- Removes the hold of this member and returns it; nil if it is not there, or has ended.
+function holds.remove(h, member, now)
+  for i = h.place, #h.new do
+    if h.new[i].member == member then
+      local item = table.remove(h.new, i)
+      h.gone[member] = true
+      uncount(h, item)
+      return item
     end
   end
-  local deadline = not h.gone[member] and redis.call('ZSCORE', h.key, member)
-  if not deadline then
+  local deadline = h.len > 0 and not h.gone[member] and redis.call('ZSCORE', h.key, member)
+  local item = deadline and item_of(member, deadline)
+  if not item or ended(item, now) then
     return nil
   end
-  local item = item_of(member, deadline)
-  return without(h, item), item
+  h.gone[member] = true
+  uncount(h, item)
+  return item
 end
 
--- Without those that would be released at their deadline. Those that are charged stay: what they
+-- Removes those that would be released at their deadline. Those that are charged stay: what they
 -- stand for is being spent.
 function holds.release(h)
-  local left = h
-  local cursor, item = { i = 0, j = 0 }, nil
+  if h.charging == 0 then
+    h.held, h.count = 0, 0
+    return
+  end
+  local cursor, item, stay = beginning(h), nil, {}
   repeat
     item, cursor = next_hold(h, cursor)
-    if item and item.expiry ~= CHARGE then
-      left = without(left, item)
+    if item and item.expiry == CHARGE then
+      table.insert(stay, item)
+    elseif item then
+      h.gone[item.member] = true
+      uncount(h, item)
     end
   until not item
-  return left
+  h.new, h.len, h.place = stay, 0, 1
 end
 
--- Writes the view back.
+-- Calls `f` with the words of `list`, a few at a time.
+local function in_turns(list, f)
+  for i = 1, #list, WORDS do
+    f(unpack(list, i, math.min(i + WORDS - 1, #list)))
+  end
+end
+
+-- Writes the view back. Those that have ended lie before all others.
 function holds.flush(h)
-  if h.fresh then
-    redis.call('DEL', h.key)
+  if h.stale then
+    redis.call('UNLINK', h.key)
   end
-  local stays = {}
-  for _, item in ipairs(h.new) do
-    stays[item.member] = true
-    local score = string.format('%.0f', item.deadline)
-    redis.call('ZADD', h.key, score, item.member)
+  local words = {}
+  for i = h.place, #h.new do
+    table.insert(words, string.format('%.0f', h.new[i].deadline))
+    table.insert(words, h.new[i].member)
   end
+  in_turns(words, function(...)
+    redis.call('ZADD', h.key, ...)
+  end)
+  if h.first > 0 then
+    redis.call('ZREMRANGEBYRANK', h.key, 0, math.min(h.first, DROPS) - 1)
+  end
+  local gone = {}
   for member in pairs(h.gone) do
-    if not stays[member] then
-      redis.call('ZREM', h.key, member)
-    end
+    table.insert(gone, member)
   end
+  in_turns(gone, function(...)
+    redis.call('ZREM', h.key, ...)
+  end)
 end

@@ -7,14 +7,14 @@
 -- then who it was, if somebody said so. Totals let a binary search find both what is live and when
 -- enough will have left; a list of small strings takes about 18 bytes for each.
 --
--- A state in this script is a view of the list: `first` entries are to be dropped from the front,
--- `last` replaces the last one, `extra` come behind it. Only `flush` writes.
+-- A state in this script is a view of the list, changed in place: `first` entries are to be dropped
+-- from the front, `last` replaces the last one, `extra` come behind it. Only `flush` writes.
 
 local log = { format = '<ddddddd', unused = { gone = 0, offset = 0, total = 0, newest = 0 } }
 algorithms[4] = log
 
 function log.limit(next)
-  local limit = { size = next('size'), grain = next('grain'), window = next('window') }
+  local limit = { size = next('size', 0, WHOLE), grain = next('grain', 1), window = next('window', 1) }
   limit.capacity = limit.size
   return limit
 end
@@ -28,7 +28,8 @@ function log.unpack(value, from, keys)
   local size, grain, window, gone, offset, total, newest, behind =
     struct.unpack(log.format, value, from)
   local s = { gone = gone, offset = offset, total = total, newest = newest, first = 0, extra = {} }
-  s.list, s.len, s.cache = keys.log, redis.call('LLEN', keys.log), {}
+  keys.log_len = redis.call('LLEN', keys.log)
+  s.list, s.len, s.stored, s.cache = keys.log, keys.log_len, keys.log_len, {}
   if s.len == 0 and total > gone then
     -- Somebody evicted the entries. All as the newest is the safe guess: it leaves last.
     s.extra[1] = { grain = newest, total = total, who = '' }
@@ -95,29 +96,32 @@ local function until_gone(limit, s, grain, now)
   return until_tick(grain, limit.window, limit.grain, now + s.offset)
 end
 
--- The same view without what is gone; nil if that is everything.
+-- The view without what is gone; nil if that is everything.
 local function trimmed(s, up_to)
   if up_to >= s.total then
     return nil
   end
-  local twin = copy(s)
-  twin.gone = up_to
   if up_to > s.gone then
-    twin.first = search(s, function(e)
+    s.first = search(s, function(e)
       return e.total > up_to
     end)
   end
-  twin.extra = {}
-  for i, e in ipairs(s.extra) do
-    twin.extra[i] = e
-  end
+  s.gone = up_to
+  return s
+end
+
+-- A view of its own, to be changed without changing this one.
+function log.copy(s)
+  local twin = copy(s)
+  twin.extra = copy(s.extra)
   return twin
 end
 
 -- Totals that would leave the range of exact numbers begin anew. Only sub-windows come here.
 local function renumbered(s)
   local twin = { gone = 0, offset = s.offset, total = s.total - s.gone, newest = s.newest }
-  twin.list, twin.len, twin.cache, twin.first, twin.extra = s.list, 0, {}, 0, {}
+  twin.list, twin.len, twin.stored, twin.cache = s.list, 0, s.stored, {}
+  twin.first, twin.extra = 0, {}
   for i = s.first, count(s) - 1 do
     local e = entry(s, i)
     table.insert(twin.extra, { grain = e.grain, total = e.total - s.gone, who = e.who })
@@ -149,7 +153,7 @@ function log.charge(limit, s, at, permits, who, keys)
   s = s and trimmed(s, gone(limit, s, at))
   if not s then
     s = { gone = 0, offset = 0, total = 0, newest = 0, first = 0, extra = {}, len = 0, cache = {} }
-    s.list = keys.log
+    s.list, s.stored = keys.log, keys.log_len
   end
   local added = math.min(permits, 2 * limit.size - (s.total - s.gone))
   if added <= 0 then
@@ -157,6 +161,9 @@ function log.charge(limit, s, at, permits, who, keys)
   end
   if s.total + added > MAX then
     s = renumbered(s)
+  end
+  if limit.grain ~= 1 then
+    who = '' -- sub-windows keep no names, or each would have an entry of its own
   end
   local grain = floor_div(at.now + s.offset, limit.grain)
   s.total, s.newest = s.total + added, grain
@@ -184,13 +191,12 @@ function log.ahead(limit, s, at)
 end
 
 function log.rebase(limit, s, at)
-  local twin = copy(s)
-  twin.offset = s.newest * limit.grain - at.now
-  return twin
+  s.offset = s.newest * limit.grain - at.now
+  return s
 end
 
 function log.carry(limit, old, s, at)
-  s = trimmed(s, gone(old, s, at))
+  s = trimmed(log.copy(s), gone(old, s, at))
   if not s then
     return nil
   end
@@ -224,8 +230,8 @@ end
 
 -- Writes the view back. A view of no stored entries replaces whatever is there.
 function log.flush(s)
-  if s.len == 0 then
-    redis.call('DEL', s.list)
+  if s.len == 0 and s.stored > 0 then
+    redis.call('UNLINK', s.list)
   end
   local function packed(e)
     return struct.pack('<dd', e.grain, e.total) .. e.who

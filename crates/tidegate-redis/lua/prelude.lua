@@ -4,6 +4,7 @@
 -- are exact; nothing is multiplied or divided that could leave that range without being looked at.
 
 local MAX = 9007199254740991 -- 2^53 - 1: the last instant and the longest span
+local WHOLE = 4503599627370495 -- 2^52 - 1: capacities, so that a debt of as much again is exact
 local VERSION = 1 -- the first byte of every value; a higher one is somebody else's and not touched
 local algorithms = {} -- by the number that stands in a stored state
 
@@ -12,11 +13,12 @@ local function fail(what)
   error('TIDEGATE ' .. what, 0)
 end
 
--- A whole number from 0 to 2^53 - 1. `nan`, `inf`, negatives and fractions are refused: a comparison
--- with `nan` is always false, and would let everything pass.
-local function number(text, name)
-  local n = tonumber(text)
-  if not n or not (n >= 0 and n <= MAX) or n ~= math.floor(n) then
+-- A whole number in decimal digits, from `least` (0) to `most` (2^53 - 1). Whatever else `tonumber`
+-- takes is refused: `nan`, with which every comparison is false, signs, fractions, hexadecimals.
+local find = string.find
+local function number(text, name, least, most)
+  local n = not find(text, '%D') and tonumber(text)
+  if not n or n < (least or 0) or n > (most or MAX) then
     fail('bad number for ' .. name)
   end
   return n

@@ -7,8 +7,11 @@ local steps = { format = '<ddddd', unused = { used = 0, step = 0 } }
 algorithms[2] = steps
 
 function steps.limit(next)
-  local limit = { every = next('every'), amount = next('amount'), size = next('size') }
+  local limit = { every = next('every', 1), amount = next('amount'), size = next('size', 0, WHOLE) }
   limit.capacity = limit.size
+  if limit.amount == 0 and limit.size > 0 then
+    fail('bad number for amount')
+  end
   return limit
 end
 

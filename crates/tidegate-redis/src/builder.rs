@@ -72,12 +72,21 @@ impl RedisBuilder {
     }
 
     /// The engine. It connects by itself, now and whenever the connection is lost.
-    pub fn build(self) -> Result<Redis, InvalidUrl> {
+    pub fn build(self) -> Result<Redis, InvalidSettings> {
         let settings = Settings {
             deadline: self.deadline,
             connect_deadline: self.connect_deadline,
-            ..Settings::new(self.url).map_err(|_| InvalidUrl)?
+            ..Settings::new(self.url).map_err(|_| InvalidSettings::Url)?
         };
+        if settings.client.get_connection_info().redis.db < 0 {
+            return Err(InvalidSettings::Url);
+        }
+        if self.secret.as_ref().is_some_and(Secret::is_empty) {
+            return Err(InvalidSettings::EmptySecret);
+        }
+        if self.namespace.contains(['{', '}']) {
+            return Err(InvalidSettings::Namespace(self.namespace.into()));
+        }
         Ok(Redis {
             link: Link::new(settings),
             names: Names::new(&self.namespace),
@@ -88,14 +97,50 @@ impl RedisBuilder {
     }
 }
 
-/// A store URL that is not one. It does not quote the URL, which may contain a password.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InvalidUrl;
+/// Why there is no engine of these settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InvalidSettings {
+    /// A URL that is not one of a Redis. It is not quoted: it may contain a password.
+    Url,
+    /// A secret of no bytes, which everybody knows.
+    EmptySecret,
+    /// A namespace with a brace: Redis would take its slot from there, and not from the subject.
+    Namespace(Box<str>),
+}
 
-impl fmt::Display for InvalidUrl {
+impl fmt::Display for InvalidSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a redis url; use redis://[user:password@]host:port[/db]")
+        match self {
+            Self::Url => f.write_str("not a redis url; use redis://[user:password@]host:port[/db]"),
+            Self::EmptySecret => {
+                f.write_str("an empty secret; leave it out, or use 16 bytes or more")
+            }
+            Self::Namespace(namespace) => {
+                write!(f, "the namespace {namespace:?} has a brace; use one without {{ and }}")
+            }
+        }
     }
 }
 
-impl std::error::Error for InvalidUrl {}
+impl std::error::Error for InvalidSettings {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_nobody_could_have_meant_are_refused() {
+        let fine = || Redis::builder("redis://127.0.0.1:1/0");
+        assert!(fine().namespace("a:b").secret("s").build().is_ok());
+        for (builder, expected) in [
+            (Redis::builder("redis://127.0.0.1:1/-1"), InvalidSettings::Url),
+            (Redis::builder("http://127.0.0.1"), InvalidSettings::Url),
+            (fine().secret(""), InvalidSettings::EmptySecret),
+            (fine().namespace("a{b"), InvalidSettings::Namespace("a{b".into())),
+            (fine().namespace("}"), InvalidSettings::Namespace("}".into())),
+        ] {
+            assert_eq!(builder.build().err(), Some(expected));
+        }
+    }
+}

@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use crate::keys::{Found, Names, Secret, Tag, subject};
 use crate::link::{Link, LinkError};
 use crate::script::Covers;
+use crate::unheard::Unheard;
 use redis::Value;
 use tidegate::{
-    Answer, Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, Health,
-    HoldId, Inspection, Key, Micros, Op, Refusal, RuleLimit, Source, Standing, SystemClock,
+    Algorithm, Answer, Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry,
+    Health, HoldId, Inspection, Key, Micros, Op, Refusal, RuleLimit, Source, Standing, SystemClock,
     Verdict, Wait,
 };
 
@@ -51,6 +52,8 @@ struct Request<'a> {
     expiry: Expiry,
     settle: Option<Cost>,
     once: Option<(String, Tag)>,
+    /// The hold that was made under this id, once Redis has asked for it.
+    earlier: Option<HoldId>,
     record: String,
 }
 
@@ -63,8 +66,13 @@ impl<'a> Request<'a> {
             expiry: Expiry::Release,
             settle: None,
             once: None,
+            earlier: None,
             record: String::new(),
         }
+    }
+
+    fn writes(&self) -> bool {
+        self.op != "peek" && self.op != "inspect"
     }
 }
 
@@ -96,7 +104,7 @@ impl Engine for Redis {
             let until = self.link.deadline();
             let secret = self.secret(until).await?;
             let part = [Part::new(&charge, &secret)];
-            let reply = self.ask(&Request::new("inspect"), &part, until).await?;
+            let reply = self.ask(Request::new("inspect"), &part, until).await?;
             reply.inspection(limit)
         }))
     }
@@ -115,8 +123,8 @@ impl Engine for Redis {
 impl Redis {
     async fn run(&self, call: Call<'_>, until: Instant) -> Result<Decision, EngineError> {
         let secret = &self.secret(until).await?;
-        let parts = parts(call.charges, secret);
-        let mut request = Request::new(name_of(call.op));
+        let (parts, places) = parts(call.charges, secret);
+        let mut request = Request::new(name_of(call.op)?);
         let mut made = None;
         if let Op::Hold { id, ttl, expiry } = call.op {
             check_ttl(ttl, &parts)?;
@@ -127,23 +135,15 @@ impl Redis {
             request = Request { hold: Some(id), ttl, expiry, record, ..request };
             made = Some(id);
         }
-        request.once = call.once.map(|id| self.once(&call, &parts, secret, id));
-        let reply = self.ask(&request, &parts, until).await?;
-        let mut decision = reply.decision(&parts)?;
-        // Under an id it may be an earlier hold that is answered.
-        decision.hold = made.and_then(|id| Some(reply.hold()?.at(id.place())));
-        decision.verdicts = call
-            .charges
-            .iter()
-            .filter_map(|charge| {
-                let tag = subject(secret, charge.key);
-                let same =
-                    |part: &Part| part.tag == tag && part.limit.state() == charge.limit.state();
-                let place = parts.iter().position(same)?;
-                decision.verdicts.get(place).copied()
-            })
-            .collect();
-        Ok(decision)
+        request.once = call.once.map(|id| self.once(&call, request.op, &parts, secret, id));
+        // Under an id, whoever asks again gets the same hold.
+        let unheard = made.filter(|_| call.once.is_none()).map(|id| Unheard::new(self, id));
+        let reply = self.ask(request, &parts, until).await;
+        let decision = reply.and_then(|reply| reply.decision_on(&call, &parts, &places, made));
+        if let Some(unheard) = unheard {
+            unheard.heard(&decision);
+        }
+        decision
     }
 
     /// Finds a hold by its id, and asks about it with the limits it was made for.
@@ -161,11 +161,12 @@ impl Redis {
             Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
             _ => return Err(Refusal::UnknownHold.into()),
         };
+        let unreadable = || EngineError::unavailable(Unreadable);
         let found = text.as_deref().and_then(Found::read).ok_or_else(unreadable)?;
         let part = |found: Found| {
             let limit = found.limit.parse().ok()?;
             Some(Part {
-                limit: Arc::new(RuleLimit::stored(&found.rule, &found.state, limit)),
+                limit: Arc::new(RuleLimit::stored(&found.rule, &found.policy, &found.state, limit)),
                 tag: found.tag,
                 cost: Cost::total(found.cost),
                 who: String::new(),
@@ -176,29 +177,39 @@ impl Redis {
         if request.op == "renew" {
             check_ttl(request.ttl, &parts)?;
         }
-        self.ask(&request, &parts, until).await?.decision(&parts)
+        let mut decision = self.ask(request, &parts, until).await?.decision(&parts)?;
+        let deciding = parts.into_iter().filter(|part| !part.limit.is_shadow());
+        decision.held = deciding.map(|part| part.limit).collect();
+        Ok(decision)
     }
 
-    /// Runs the script, once more if the client's calendar did not hold Redis's now.
+    /// Runs the script; once more if the client's calendar did not hold Redis's now, and if it is
+    /// about an earlier hold, whose record has to be named.
     async fn ask(
         &self,
-        request: &Request<'_>,
+        mut request: Request<'_>,
         parts: &[Part],
         until: Instant,
     ) -> Result<Reply, EngineError> {
+        const ATTEMPTS: usize = 4;
         let mut guess = self.clock().now();
-        for _ in 0..2 {
-            let reply = self.evaluate(request, parts, guess, until).await?;
+        for _ in 0..ATTEMPTS {
+            let reply = self.evaluate(&request, parts, guess, until).await?;
             match reply.number(0)? {
-                0 => guess = Micros::new(reply.number(1)?.unsigned_abs()),
+                0 => guess = Micros::new(reply.natural(1)?),
                 1 | 6 => return Ok(reply),
                 2 => return Err(Refusal::UnknownHold.into()),
                 3 | 5 => return Err(Refusal::IdReused.into()),
                 4 => return Err(Refusal::AlreadySettled.into()),
-                _ => return Err(unreadable()),
+                7 => {
+                    let earlier = reply.id(2).ok_or_else(|| reply.unreadable())?;
+                    request.earlier = Some(earlier.at(parts[0].tag.0));
+                }
+                _ => return Err(reply.unreadable()),
             }
         }
-        Err(unreadable())
+        // Nothing was written by any of them.
+        Err(EngineError::unavailable(Unreadable))
     }
 
     async fn evaluate(
@@ -210,7 +221,7 @@ impl Redis {
     ) -> Result<Reply, EngineError> {
         let covers = Covers::of(parts.iter().map(|part| part.limit.limit().algorithm()));
         let script = covers.script();
-        let writes = request.op != "peek" && request.op != "inspect";
+        let writes = request.writes();
         let (keys, args) = self.words(request, parts, guess);
         let command = |name: &str, script: &str| {
             let mut cmd = redis::cmd(name);
@@ -225,8 +236,8 @@ impl Redis {
             answer => answer,
         };
         match answer.map_err(|error| unavailable(error, writes))? {
-            Value::Array(values) => Ok(Reply(values)),
-            _ => Err(unreadable()),
+            Value::Array(values) => Ok(Reply { values, writes }),
+            _ => Err(unreadable(writes)),
         }
     }
 
@@ -246,6 +257,7 @@ impl Redis {
         }
         keys.extend(request.hold.map(|id| self.names.hold(id)));
         keys.extend(request.once.as_ref().map(|(key, _)| key.clone()));
+        keys.extend(request.earlier.map(|id| self.names.hold(id)));
 
         let mut args: Vec<Vec<u8>> = Vec::with_capacity(10 + 12 * parts.len());
         let mut push = |word: String| args.push(word.into_bytes());
@@ -269,6 +281,7 @@ impl Redis {
             boundaries.into_iter().for_each(|bound| push(bound.get().to_string()));
             push(part.cost.to_string());
             push(part.who.clone());
+            push(if part.limit.is_shadow() { "shadow" } else { "" }.into());
         }
         (keys, args)
     }
@@ -277,6 +290,7 @@ impl Redis {
     fn once(
         &self,
         call: &Call<'_>,
+        op: &str,
         parts: &[Part],
         secret: &Secret,
         id: CallId<'_>,
@@ -289,7 +303,7 @@ impl Redis {
             Op::Hold { ttl, expiry: Expiry::Charge, .. } => format!("lease {}", ttl.get()),
             // A peek under an id tells what the check under it was answered, or would be.
             Op::Peek => "check".into(),
-            _ => name_of(call.op).to_string(),
+            _ => op.into(),
         };
         // What was asked, not what it was charged to: a rule may have got another limit meanwhile.
         let asked = call.charges.iter().filter(|charge| charge.limit.is_first());
@@ -298,6 +312,17 @@ impl Redis {
         let words: Vec<String> = [op].into_iter().chain(asked).collect();
         let request = secret.tag(words.iter().map(String::as_bytes));
         (self.names.once(parts[0].tag, name), request)
+    }
+
+    /// An engine on the same connection, for what outlives a call.
+    pub(crate) fn twin(&self) -> Self {
+        Self {
+            link: self.link.clone(),
+            names: self.names.clone(),
+            configured_secret: self.configured_secret.clone(),
+            agreed: Mutex::new(None),
+            test_clock: self.test_clock.clone(),
+        }
     }
 
     /// What keys the hash of subjects: as configured, or as the first process has stored it. Asked
@@ -367,42 +392,48 @@ impl fmt::Debug for Redis {
 
 impl Part {
     fn new(charge: &Charge<'_>, secret: &Secret) -> Self {
+        // Only a log keeps who it was.
+        let keeps = charge.limit.limit().algorithm() == Algorithm::SlidingLog;
         Self {
             limit: charge.limit.clone(),
             tag: subject(secret, charge.key),
             cost: charge.cost,
-            who: charge.who.unwrap_or_default().into(),
+            who: charge.who.filter(|_| keeps).unwrap_or_default().into(),
         }
     }
 }
 
-/// The charges of a call; those to the same limit and key are added up.
-fn parts(charges: &[Charge<'_>], secret: &Secret) -> Vec<Part> {
+/// The charges of a call, and the place of each; those to the same limit and key are added up.
+fn parts(charges: &[Charge<'_>], secret: &Secret) -> (Vec<Part>, Vec<usize>) {
     let mut parts: Vec<Part> = Vec::with_capacity(charges.len());
+    let mut places = Vec::with_capacity(charges.len());
     for charge in charges {
         let part = Part::new(charge, secret);
         let same =
-            |other: &&mut Part| other.tag == part.tag && other.limit.state() == part.limit.state();
-        match parts.iter_mut().find(same) {
+            |other: &Part| other.tag == part.tag && other.limit.state() == part.limit.state();
+        let place = parts.iter().position(same).unwrap_or(parts.len());
+        match parts.get_mut(place) {
             Some(same) => same.cost = same.cost.saturating_add(part.cost),
             None => parts.push(part),
         }
+        places.push(place);
     }
-    parts
+    (parts, places)
 }
 
 /// The word for an operation.
-fn name_of(op: Op) -> &'static str {
-    match op {
+fn name_of(op: Op) -> Result<&'static str, EngineError> {
+    Ok(match op {
         Op::Check => "check",
+        Op::Peek => "peek",
         Op::Record => "record",
         Op::Refund => "refund",
         Op::Reset => "reset",
         Op::Hold { .. } => "hold",
         Op::Settle { .. } => "settle",
         Op::Renew { .. } => "renew",
-        _ => "peek",
-    }
+        _ => return Err(EngineError::unavailable(UnknownOperation)),
+    })
 }
 
 /// A holder may stay for a whole lease, however long that is.
@@ -416,31 +447,53 @@ fn check_ttl(ttl: Micros, parts: &[Part]) -> Result<(), EngineError> {
 
 /// What a script returned.
 #[derive(Debug)]
-struct Reply(Vec<Value>);
+struct Reply {
+    values: Vec<Value>,
+    /// The script may have written.
+    writes: bool,
+}
 
 impl Reply {
     const HEAD: usize = 5;
     const PER_PART: usize = 7;
 
+    fn unreadable(&self) -> EngineError {
+        unreadable(self.writes)
+    }
+
     fn number(&self, place: usize) -> Result<i64, EngineError> {
-        match self.0.get(place) {
+        match self.values.get(place) {
             Some(Value::Int(number)) => Ok(*number),
-            _ => Err(unreadable()),
+            _ => Err(self.unreadable()),
         }
     }
 
     fn natural(&self, place: usize) -> Result<u64, EngineError> {
-        u64::try_from(self.number(place)?).map_err(|_| unreadable())
+        u64::try_from(self.number(place)?).map_err(|_| self.unreadable())
     }
 
-    fn hold(&self) -> Option<HoldId> {
-        match self.0.get(4) {
+    fn id(&self, place: usize) -> Option<HoldId> {
+        match self.values.get(place) {
             Some(Value::BulkString(id)) => std::str::from_utf8(id).ok()?.parse().ok(),
             _ => None,
         }
     }
 
-    fn verdict(&self, part: usize, limit: &RuleLimit) -> Result<Verdict, EngineError> {
+    fn repeats(&self) -> Result<bool, EngineError> {
+        Ok(self.number(0)? == 6)
+    }
+
+    /// The parts of a reply that tells the capacity of each.
+    fn parts_with_capacity(&self) -> usize {
+        self.values.len().saturating_sub(Self::HEAD) / (Self::PER_PART + 1)
+    }
+
+    /// The capacity of a part, in a reply that tells it.
+    fn capacity(&self, part: usize) -> Result<u64, EngineError> {
+        self.natural(Self::HEAD + Self::PER_PART * self.parts_with_capacity() + part)
+    }
+
+    fn verdict(&self, part: usize, limit: u64) -> Result<Verdict, EngineError> {
         let at = Self::HEAD + Self::PER_PART * part;
         Ok(Verdict {
             allowed: self.number(at)? == 1,
@@ -449,27 +502,72 @@ impl Reply {
                 _ => Wait::For(Micros::new(self.natural(at + 1)?)),
             },
             delay: Micros::new(self.natural(at + 2)?),
-            limit: limit.limit().capacity(),
+            limit,
             remaining: self.natural(at + 3)?,
             reset_after: Micros::new(self.natural(at + 4)?),
         })
     }
 
+    /// The decision on a call whose charges lie at these places among the parts.
+    fn decision_on(
+        &self,
+        call: &Call<'_>,
+        parts: &[Part],
+        places: &[usize],
+        made: Option<HoldId>,
+    ) -> Result<Decision, EngineError> {
+        let mut decision = self.head()?;
+        // Under an id it may be an earlier hold that is answered.
+        decision.hold = made.and_then(|id| Some(self.id(4)?.at(id.place())));
+        if decision.repeated {
+            decision.verdicts.extend(self.kept_verdicts(parts, places)?);
+            return Ok(decision);
+        }
+        for (charge, place) in call.charges.iter().zip(places) {
+            let verdict = self.verdict(*place, charge.limit.limit().capacity())?;
+            decision.push(charge.limit, verdict);
+        }
+        Ok(decision)
+    }
+
+    /// What those said that decided, when they did. Meanwhile the rule may have got other limits.
+    fn kept_verdicts(&self, parts: &[Part], places: &[usize]) -> Result<Vec<Verdict>, EngineError> {
+        let count = self.parts_with_capacity();
+        let deciding: Vec<usize> =
+            (0..parts.len()).filter(|place| !parts[*place].limit.is_shadow()).collect();
+        let kept = |place| self.verdict(place, self.capacity(place)?);
+        if count != deciding.len() {
+            return (0..count).map(kept).collect();
+        }
+        // One for each charge, though some share a part.
+        let of_charges = places.iter().filter_map(|place| deciding.iter().position(|d| d == place));
+        of_charges.map(kept).collect()
+    }
+
+    /// The decision on a hold, by the limits that count now.
     fn decision(&self, parts: &[Part]) -> Result<Decision, EngineError> {
-        let verdicts = parts.iter().enumerate().map(|(i, part)| self.verdict(i, &part.limit));
-        let mut decision = Decision::new(Source::Redis, verdicts.collect::<Result<_, _>>()?);
+        let mut decision = self.head()?;
+        for (place, part) in parts.iter().enumerate() {
+            decision.push(&part.limit, self.verdict(place, self.capacity(place)?)?);
+        }
+        Ok(decision)
+    }
+
+    /// The decision without its verdicts.
+    fn head(&self) -> Result<Decision, EngineError> {
+        let mut decision = Decision::new(Source::Redis, Default::default());
         decision.refunded = Cost::total(self.natural(2)?);
         decision.expired = self.number(3)? == 1;
-        decision.repeated = self.number(0)? == 6;
+        decision.repeated = self.repeats()?;
         Ok(decision)
     }
 
     fn inspection(&self, limit: &RuleLimit) -> Result<Inspection, EngineError> {
         let at = Self::HEAD;
         let mut entries = Vec::new();
-        for pair in self.0.get(at + Self::PER_PART..).unwrap_or_default().chunks(2) {
+        for pair in self.values.get(at + Self::PER_PART..).unwrap_or_default().chunks(2) {
             let [Value::Int(permits), Value::BulkString(who)] = pair else {
-                return Err(unreadable());
+                return Err(self.unreadable());
             };
             let who = String::from_utf8_lossy(who);
             let who = (!who.is_empty()).then(|| who.into());
@@ -497,8 +595,10 @@ fn unavailable(error: LinkError, writes: bool) -> EngineError {
     if ambiguous { EngineError::Ambiguous(cause) } else { EngineError::Unavailable(cause) }
 }
 
-fn unreadable() -> EngineError {
-    EngineError::unavailable(Unreadable)
+/// What wrote and cannot be understood has been charged, perhaps.
+fn unreadable(writes: bool) -> EngineError {
+    let cause = Arc::new(Unreadable);
+    if writes { EngineError::Ambiguous(cause) } else { EngineError::Unavailable(cause) }
 }
 
 /// A reply that no script of ours gives.
@@ -514,6 +614,18 @@ impl fmt::Display for Unreadable {
 }
 
 impl std::error::Error for Unreadable {}
+
+/// An operation that came after this engine.
+#[derive(Debug)]
+struct UnknownOperation;
+
+impl fmt::Display for UnknownOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the engine for redis does not know this operation; use a newer one")
+    }
+}
+
+impl std::error::Error for UnknownOperation {}
 
 /// Two ideas of the secret in one namespace.
 #[derive(Debug)]

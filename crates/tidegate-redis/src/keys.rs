@@ -19,6 +19,10 @@ impl Secret {
         Self(bytes.into())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// 128 bits that stand for `parts`, each behind its length.
     pub(crate) fn tag<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> Tag {
         // HMAC takes keys of any length.
@@ -88,6 +92,7 @@ pub(crate) fn subject(secret: &Secret, key: Key<'_>) -> Tag {
 pub(crate) struct Found {
     pub(crate) tag: Tag,
     pub(crate) rule: String,
+    pub(crate) policy: String,
     pub(crate) state: String,
     pub(crate) limit: String,
     pub(crate) cost: u64,
@@ -98,6 +103,7 @@ impl Found {
         Self {
             tag,
             rule: limit.rule().into(),
+            policy: limit.policy().into(),
             state: limit.state().into(),
             limit: limit.limit().to_string(),
             cost,
@@ -106,13 +112,17 @@ impl Found {
 
     /// One line for each; no part of it can contain a tab or a line end.
     pub(crate) fn write(all: &[Self]) -> String {
-        let line =
-            |f: &Self| format!("{}\t{}\t{}\t{}\t{}\n", f.tag, f.rule, f.state, f.limit, f.cost);
+        let line = |f: &Self| {
+            let Self { tag, rule, policy, state, limit, cost } = f;
+            format!("{tag}\t{rule}\t{policy}\t{state}\t{limit}\t{cost}\n")
+        };
         all.iter().map(line).collect()
     }
 
+    /// None if it is not what [`write`](Self::write) wrote; a hold is of something.
     pub(crate) fn read(text: &str) -> Option<Vec<Self>> {
-        text.lines().map(Self::read_line).collect()
+        let found: Option<Vec<Self>> = text.lines().map(Self::read_line).collect();
+        found.filter(|found| !found.is_empty())
     }
 
     fn read_line(line: &str) -> Option<Self> {
@@ -120,9 +130,27 @@ impl Found {
         Some(Self {
             tag: Tag(u128::from_str_radix(fields.next()?, 16).ok()?),
             rule: fields.next()?.into(),
+            policy: fields.next()?.into(),
             state: fields.next()?.into(),
             limit: fields.next()?.into(),
             cost: fields.next()?.parse().ok()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_what_was_written_and_a_hold_is_of_something() {
+        let rule = tidegate::Rule::new("login", ["5/m".parse().unwrap()]).unwrap();
+        let written = Found::write(&[Found::new(&rule.limits()[0], Tag(7), 3)]);
+        let read = Found::read(&written).unwrap();
+        assert_eq!((read.len(), read[0].tag, read[0].cost), (1, Tag(7), 3));
+        assert_eq!((&*read[0].state, &*read[0].limit), ("login:token-bucket1", "5/m"));
+        for bad in ["", "\n", "07\tlogin", &written.replace('\t', " ")] {
+            assert!(Found::read(bad).is_none(), "{bad:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -152,14 +152,20 @@ impl Link {
     /// part of the answer.
     pub(crate) async fn call_until(&self, end: Instant, cmd: &Cmd) -> Result<Value, LinkError> {
         let core = &self.0.core;
+        // Outside of one there is nothing to wait with, and Tokio would panic.
+        if Handle::try_current().is_err() {
+            let what = "not called on a tokio runtime; call it on one with time and io enabled";
+            return Err(LinkError::Down(Fault(what.to_owned()).into()));
+        }
         let line = self.line(end).await?;
         let mut connection = line.connection.clone();
         let Ok(answer) = timeout_at(end, connection.send_packed_command(cmd)).await else {
             line.suspicion.notify_one();
             return Err(LinkError::TimedOut);
         };
-        if answer.is_ok() {
+        if let Ok(answer) = &answer {
             line.answers.fetch_add(1, Ordering::Relaxed);
+            line.serves.store(!turns_away(answer), Ordering::Relaxed);
         }
         match answer {
             Ok(Value::ServerError(error)) => Err(LinkError::Reply(Arc::new(error.into()))),
@@ -175,9 +181,10 @@ impl Link {
         }
     }
 
-    /// There is a connection, as far as is known.
+    /// There is a connection, as far as is known, and the server did not turn the latest call away.
     pub(crate) fn is_up(&self) -> bool {
-        self.0.core.state.borrow().line.is_some()
+        let state = self.0.core.state.borrow();
+        state.line.as_ref().is_some_and(|line| line.serves.load(Ordering::Relaxed))
     }
 
     /// Waits for a connection.
@@ -249,6 +256,8 @@ struct Line {
     connection: MultiplexedConnection,
     /// To any call: a sign of life.
     answers: AtomicU64,
+    /// The latest answer was not one of a server that serves nobody.
+    serves: AtomicBool,
     /// A call timed out.
     suspicion: Notify,
 }
@@ -259,9 +268,9 @@ impl Core {
         let mut pause = min;
         loop {
             let fault = match self.connect().await {
-                Ok(connection) => {
+                Ok((connection, serves)) => {
                     let made = Instant::now();
-                    let fault = self.watch_over(connection).await;
+                    let fault = self.watch_over(connection, serves).await;
                     // A server that accepts and drops must not be asked at the pace of the first
                     // attempts for ever.
                     if made.elapsed() > max {
@@ -282,10 +291,11 @@ impl Core {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, Arc<Fault>> {
+    /// A connection, and whether the server serves those who come.
+    async fn connect(&self) -> Result<(MultiplexedConnection, bool), Arc<Fault>> {
         let span = self.settings.connect_deadline;
         let why = match timeout(span, dial(&self.settings.client)).await {
-            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Ok(made)) => return Ok(made),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {span:?}"),
         };
@@ -294,9 +304,17 @@ impl Core {
     }
 
     /// Lets callers use the connection until it ends. The fault, if no caller saw it first.
-    async fn watch_over(&self, connection: MultiplexedConnection) -> Option<Arc<Fault>> {
-        let line =
-            Arc::new(Line { connection, answers: AtomicU64::new(0), suspicion: Notify::new() });
+    async fn watch_over(
+        &self,
+        connection: MultiplexedConnection,
+        serves: bool,
+    ) -> Option<Arc<Fault>> {
+        let line = Arc::new(Line {
+            connection,
+            answers: AtomicU64::new(0),
+            serves: AtomicBool::new(serves),
+            suspicion: Notify::new(),
+        });
         self.state.send_modify(|state| {
             state.line = Some(Arc::clone(&line));
             state.generation += 1;
@@ -328,7 +346,7 @@ impl Core {
                 answer = timeout(silence / 2, &mut ping).await;
             }
             match answer {
-                Ok(Ok(())) => {}
+                Ok(Ok(serves)) => line.serves.store(serves, Ordering::Relaxed),
                 Ok(Err(error)) => return self.lost(&error),
                 Err(_) if answers() != before => {}
                 Err(_) => {
@@ -356,23 +374,31 @@ impl Core {
     }
 }
 
-async fn dial(client: &Client) -> RedisResult<MultiplexedConnection> {
+async fn dial(client: &Client) -> RedisResult<(MultiplexedConnection, bool)> {
     // Without timeouts of its own: every call and the whole of this have their deadline round them.
     let config = AsyncConnectionConfig::new();
     let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     // The kernel accepts for a frozen server, and a handshake may be empty.
-    ping(connection.clone()).await?;
-    Ok(connection)
+    let serves = ping(connection.clone()).await?;
+    Ok((connection, serves))
 }
 
 /// Any answer will do, even an error: one who may not `PING`, or comes while the server loads, has
 /// reached it. But it must be a server's: who dials a free port of its own machine can reach
-/// itself, and hears its own words.
-async fn ping(mut connection: MultiplexedConnection) -> RedisResult<()> {
-    match connection.send_packed_command(&redis::cmd("PING")).await? {
-        Value::SimpleString(_) | Value::ServerError(_) => Ok(()),
+/// itself, and hears its own words. Says whether the server serves those who come.
+async fn ping(mut connection: MultiplexedConnection) -> RedisResult<bool> {
+    let answer = connection.send_packed_command(&redis::cmd("PING")).await?;
+    match &answer {
+        Value::SimpleString(_) | Value::ServerError(_) => Ok(!turns_away(&answer)),
         _ => Err((ErrorKind::ClientError, "what answers there is not redis").into()),
     }
+}
+
+/// Is it the answer of a server that serves nobody, whatever it is asked?
+fn turns_away(answer: &Value) -> bool {
+    const CODES: [&str; 4] = ["NOAUTH", "LOADING", "READONLY", "MASTERDOWN"];
+    let Value::ServerError(error) = answer else { return false };
+    CODES.contains(&error.code())
 }
 
 /// The instant `span` from now, or one that is as good as never.
@@ -406,7 +432,7 @@ pub(crate) mod server;
 #[cfg(test)]
 mod tests {
     use std::io::{Write, stderr};
-    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::sync::atomic::AtomicU32;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -714,8 +740,37 @@ mod tests {
                 let Err(LinkError::Reply(error)) = result else { panic!("{line}: {result:?}") };
                 assert_eq!(error.code(), line.split(' ').next(), "{error}");
             }
-            assert_eq!((link.is_up(), link.generation()), (true, 1), "{line}");
+            let serves = !["LOADING", "READONLY", "NOAUTH", "MASTERDOWN"]
+                .iter()
+                .any(|code| line.starts_with(code));
+            assert_eq!((link.is_up(), link.generation()), (serves, 1), "{line}");
         }
+    }
+
+    /// Before anybody asks it for anything, and again when it does serve.
+    #[tokio::test]
+    async fn a_server_that_turns_everybody_away_is_not_up() {
+        let server = Server::start_with(&["--requirepass", "secret"]);
+        let url = format!("redis://127.0.0.1:{}/", server.port());
+        let mut settings = Settings::new(url).unwrap();
+        settings.idle = Duration::from_millis(20);
+        let link = Link::new(settings);
+        link.wait_up(PATIENCE).await.unwrap();
+        assert!(!link.is_up(), "up without a password");
+        server.cli(&["-a", "secret", "CONFIG", "SET", "requirepass", ""]);
+        until(|| link.is_up()).await;
+        assert_eq!(link.generation(), 1, "the connection was replaced, which proves nothing");
+    }
+
+    #[test]
+    fn outside_a_runtime_a_call_is_down_and_does_not_panic() {
+        let link = default("redis://127.0.0.1:1/");
+        let ping = redis::cmd("PING");
+        let call = pin!(link.call(&ping));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let Poll::Ready(Err(error)) = call.poll(&mut context) else { panic!("no answer") };
+        assert!(matches!(error, LinkError::Down(_)), "{error}");
+        assert!(error.to_string().contains("runtime"), "{error}");
     }
 
     #[tokio::test]

@@ -185,7 +185,26 @@ async fn a_cost_above_the_capacity_is_never_allowed_and_leaves_nothing() {
 fn what_is_not_a_whole_number_is_refused_and_not_put_right() {
     let server = Server::start();
     let mut client = Raw::new(&server);
-    for cost in ["-1", "-50", "nan", "-nan", "inf", "1.5", "1e300", "9007199254740992", "", "one"] {
+    for cost in [
+        "-1",
+        "-50",
+        "nan",
+        "-nan",
+        "inf",
+        "1.5",
+        "1e300",
+        "9007199254740992",
+        "",
+        "one",
+        "0x2",
+        "1e0",
+        " 1",
+        "1 ",
+        "-0",
+        "+1",
+        "0X1p0",
+        "1\0",
+    ] {
         let error = client.check(cost).unwrap_err();
         assert!(error.to_string().contains("bad number for cost"), "{cost:?}: {error}");
     }
@@ -498,7 +517,7 @@ fn a_client_whose_calendar_is_days_off_charges_nothing() {
         let bounds = [start - day, start, start + day, start + 2 * day].map(|b| b.to_string());
         // Algorithm 3, a calendar's window of 10; four boundaries; a cost of 1, nobody.
         let head = ["3", "1", "10", "0", "4"];
-        let part = head.into_iter().chain(bounds.iter().map(String::as_str)).chain(["1", ""]);
+        let part = head.into_iter().chain(bounds.iter().map(String::as_str)).chain(["1", "", ""]);
         let reply = client.evaluate(Algorithm::FixedWindow, &part.collect::<Vec<_>>()).unwrap();
         let Value::Array(reply) = reply else { panic!("no array") };
         assert_eq!(reply[0], Value::Int(status), "{days_off} days off");
@@ -702,7 +721,7 @@ impl Raw {
 
     /// Checks `5/h`.
     fn check(&mut self, cost: &str) -> redis::RedisResult<Value> {
-        let bucket = ["1", "1", "720000000", "1", "5", "0", "0", cost, ""];
+        let bucket = ["1", "1", "720000000", "1", "5", "0", "0", cost, "", ""];
         self.evaluate(Algorithm::TokenBucket, &bucket)
     }
 

@@ -223,7 +223,7 @@ async fn ask(limiter: &Limiter, key: &str, cost: u64) -> Decision {
             reservation.keep();
             decision
         }
-        Err(Limited::Denied(decision)) => decision,
+        Err(Limited::Denied(decision)) => *decision,
         Err(error) => panic!("{error}"),
     }
 }

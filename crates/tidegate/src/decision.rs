@@ -1,9 +1,11 @@
 //! The answer of an engine.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Micros, Outcome, Verdict, Wait};
 
-use crate::HoldId;
+use crate::{HoldId, RuleLimit};
 
 /// Where a decision was made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -19,6 +21,8 @@ pub enum Source {
     DenyCache,
     /// By the local limiter, because the store did not answer.
     Fallback,
+    /// By the policy alone: somebody on a list, or nothing to charge.
+    Policy,
 }
 
 impl Source {
@@ -30,6 +34,7 @@ impl Source {
             Self::Lease => "lease",
             Self::DenyCache => "deny-cache",
             Self::Fallback => "fallback",
+            Self::Policy => "policy",
         }
     }
 }
@@ -39,8 +44,13 @@ impl Source {
 pub struct Decision {
     /// Where it was decided.
     pub source: Source,
-    /// One for each charge; for a settled or renewed hold, one for each limit held.
+    /// One for each charge to a limit that decides; for a settled or renewed hold, one for each
+    /// limit held.
     pub verdicts: SmallVec<[Verdict; 2]>,
+    /// One for each charge to a limit that only looks on.
+    pub shadow: Vec<Verdict>,
+    /// The limits held, for a settled or renewed hold.
+    pub held: Vec<Arc<RuleLimit>>,
     /// What a refund gave back: the most over the limits.
     pub refunded: Cost,
     /// The hold had ended before it was settled or renewed.
@@ -54,7 +64,30 @@ pub struct Decision {
 impl Decision {
     /// A decision without a refund or an expired hold.
     pub fn new(source: Source, verdicts: SmallVec<[Verdict; 2]>) -> Self {
-        Self { source, verdicts, refunded: Cost::ZERO, expired: false, hold: None, repeated: false }
+        Self {
+            source,
+            verdicts,
+            shadow: Vec::new(),
+            held: Vec::new(),
+            refunded: Cost::ZERO,
+            expired: false,
+            hold: None,
+            repeated: false,
+        }
+    }
+
+    /// Adds the verdict of `limit`, where those of its kind are.
+    pub fn push(&mut self, limit: &RuleLimit, verdict: Verdict) {
+        if limit.is_shadow() {
+            self.shadow.push(verdict);
+        } else {
+            self.verdicts.push(verdict);
+        }
+    }
+
+    /// What is kept of it for whoever asks again: that which decided.
+    pub(crate) fn kept(&self) -> Self {
+        Self { verdicts: self.verdicts.clone(), shadow: Vec::new(), held: Vec::new(), ..*self }
     }
 
     /// Bytes on the heap, beyond the size of the value itself.
@@ -94,15 +127,15 @@ impl Decision {
         speaker.map_or(0, |(index, _)| index)
     }
 
-    /// The verdict that speaks for all. A decision without verdicts, which no engine makes, reads
-    /// as a denial for ever.
+    /// The verdict that speaks for all. Where no limit decides, because none applies or all that do
+    /// only look on, it allows without end.
     pub fn verdict(&self) -> Verdict {
         self.verdicts.get(self.speaker()).copied().unwrap_or(Verdict {
-            allowed: false,
-            retry_after: Wait::Never,
+            allowed: true,
+            retry_after: Wait::NONE,
             delay: Micros::ZERO,
-            limit: 0,
-            remaining: 0,
+            limit: u64::MAX,
+            remaining: u64::MAX,
             reset_after: Micros::ZERO,
         })
     }
@@ -114,7 +147,7 @@ impl Decision {
 
     /// When to come back: the longest wait over the limits.
     pub fn retry_after(&self) -> Wait {
-        self.verdicts.iter().map(|verdict| verdict.retry_after).max().unwrap_or(Wait::Never)
+        self.verdicts.iter().map(|verdict| verdict.retry_after).max().unwrap_or(Wait::NONE)
     }
 
     /// What the limit that speaks has left.

@@ -13,6 +13,7 @@ pub struct Key<'a>(Parts<'a>);
 enum Parts<'a> {
     One(&'a [u8]),
     Texts(&'a [&'a str]),
+    Strings(&'a [String]),
 }
 
 impl<'a> Key<'a> {
@@ -34,11 +35,18 @@ impl<'a> Key<'a> {
 
     /// The parts in order.
     pub fn parts(&self) -> impl Iterator<Item = &'a [u8]> {
-        let (one, texts) = match self.0 {
-            Parts::One(part) => (Some(part), [].as_slice()),
-            Parts::Texts(texts) => (None, texts),
+        let (one, texts, strings) = match self.0 {
+            Parts::One(part) => (Some(part), [].as_slice(), [].as_slice()),
+            Parts::Texts(texts) => (None, texts, [].as_slice()),
+            Parts::Strings(strings) => (None, [].as_slice(), strings),
         };
-        one.into_iter().chain(texts.iter().map(|text| text.as_bytes()))
+        let texts = texts.iter().map(|text| text.as_bytes());
+        one.into_iter().chain(texts).chain(strings.iter().map(String::as_bytes))
+    }
+
+    /// Does it have just these parts?
+    pub(crate) fn is(&self, parts: &[impl AsRef<str>]) -> bool {
+        self.parts().eq(parts.iter().map(|part| part.as_ref().as_bytes()))
     }
 }
 
@@ -57,6 +65,12 @@ impl<'a> From<&'a String> for Key<'a> {
 impl<'a> From<&'a [u8]> for Key<'a> {
     fn from(part: &'a [u8]) -> Self {
         Self(Parts::One(part))
+    }
+}
+
+impl<'a> From<&'a [String]> for Key<'a> {
+    fn from(parts: &'a [String]) -> Self {
+        Self(Parts::Strings(parts))
     }
 }
 

@@ -3,6 +3,8 @@
 //! # Layout
 //!
 //! - [`Limit`] (from `tidegate-core`) says what may pass; [`Rule`] gives limits a name.
+//! - [`Policy`] says which rules a request comes under; see [`policy`]. [`Client`] says who an address
+//!   counts as; [`Network`] is a block of addresses.
 //! - [`Limiter`] is what programs use: check, wait, reserve. It asks an [`Engine`].
 //! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
 //!   the engine inside the process.
@@ -11,6 +13,7 @@
 
 #![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
 
+mod address;
 mod calendar;
 mod call;
 mod clock;
@@ -21,6 +24,7 @@ mod engine;
 mod key;
 mod limiter;
 mod memory;
+pub mod policy;
 mod rule;
 
 /// The README's examples are run as tests.
@@ -28,6 +32,7 @@ mod rule;
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
+pub use address::{Client, InvalidNetwork, Network};
 pub use call::{Call, CallId, Charge, HoldId, Op};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Source};
@@ -35,6 +40,7 @@ pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
 pub use key::Key;
 pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve, Telling};
 pub use memory::{Memory, MemoryBuilder};
+pub use policy::{Plan, Policy, PolicyRule, RuleDraft};
 pub use rule::{InvalidRule, Rule, RuleLimit};
 pub use tidegate_core::{
     Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros, Moment,

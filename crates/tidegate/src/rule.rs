@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::{Algorithm, Limit, Micros, Moment};
 
+use crate::address::InvalidNetwork;
 use crate::calendar::Calendar;
 use crate::engine::Refusal;
 
@@ -33,10 +34,35 @@ pub struct RuleLimit {
     calendar: Option<Zone>,
     generation: AtomicU64,
     first: bool,
+    decides: Decides,
+    comes_from: Origin,
+}
+
+/// Does a limit decide, or only look on?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Decides {
+    Yes,
+    LooksOn,
+}
+
+/// Where a limit comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// From a rule, which is there anyway.
+    Rule,
+    /// From a rule, for one key alone.
+    Override,
+    /// With a call: each call brings its own, and it is the newest.
+    Call,
 }
 
 /// Counts limits in the order in which they came into force.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+
+/// The first of `count` generations that are newer than all before.
+pub(crate) fn new_generations(count: u64) -> u64 {
+    GENERATIONS.fetch_add(count, Ordering::Relaxed)
+}
 
 #[derive(Debug)]
 enum Zone {
@@ -49,13 +75,30 @@ impl Rule {
     pub const MAX_LIMITS: usize = 16;
     /// The name of the rule that ad-hoc limits belong to.
     pub const ADHOC: &'static str = "adhoc";
+    /// The name of the rule that [`Rule::throttle`] makes.
+    pub const THROTTLE: &'static str = "throttle";
 
-    /// A rule. The name is one to 64 of `A-Z a-z 0-9 _ . -`, a letter or digit first.
+    /// A rule. The name is one to 64 of `A-Z a-z 0-9 _ . -`, a letter or digit first, and neither
+    /// [`Rule::ADHOC`] nor [`Rule::THROTTLE`].
     pub fn new(name: &str, limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidRule> {
+        Self::with_shadow(name, limits, [])
+    }
+
+    /// A rule in which some limits only look on. What they would have denied passes; they are
+    /// charged when those that decide allow a request and they would themselves.
+    pub fn with_shadow(
+        name: &str,
+        limits: impl IntoIterator<Item = Limit>,
+        shadow: impl IntoIterator<Item = Limit>,
+    ) -> Result<Self, InvalidRule> {
         if !is_name(name) {
             return Err(InvalidRule::Name(name.into()));
         }
-        let rule = Self::unchecked(name, limits.into_iter().collect());
+        if [Self::ADHOC, Self::THROTTLE].contains(&name) {
+            return Err(InvalidRule::Reserved(name.into()));
+        }
+        let rule =
+            Self::unchecked(name, limits.into_iter().collect(), shadow.into_iter().collect());
         if rule.limits.is_empty() || rule.limits.len() > Self::MAX_LIMITS {
             return Err(InvalidRule::LimitCount(rule.limits.len()));
         }
@@ -69,35 +112,65 @@ impl Rule {
 
     /// A limit that belongs to no rule. Its state goes by the limit itself.
     pub fn adhoc(limit: Limit) -> Self {
-        Self::of_one(Self::ADHOC, format!("{}:{limit}", Self::ADHOC), limit)
+        let state = format!("{}:{limit}", Self::ADHOC);
+        Self::of_one(Self::ADHOC, state, limit, Origin::Call)
+    }
+
+    /// A limit that comes with every call anew, on a state that goes by the algorithm alone: the
+    /// limit of the latest call counts, and what was used before is kept.
+    pub fn throttle(limit: Limit) -> Self {
+        let state = format!("{}:{}1", Self::THROTTLE, limit.algorithm().name());
+        Self::of_one(Self::THROTTLE, state, limit, Origin::Call)
     }
 
     /// A rule of one limit whose state goes by this name.
-    pub(crate) fn of_one(name: &str, state: String, limit: Limit) -> Self {
-        let name: Arc<str> = name.into();
-        let only = RuleLimit::new(&name, name.to_string(), state, limit);
-        Self { name, limits: [Arc::new(only)].into() }
+    pub(crate) fn named(name: &str, state: String, limit: Limit) -> Self {
+        Self::of_one(name, state, limit, Origin::Rule)
     }
 
-    fn unchecked(name: &str, limits: Vec<Limit>) -> Self {
+    fn of_one(name: &str, state: String, limit: Limit, comes_from: Origin) -> Self {
         let name: Arc<str> = name.into();
-        let algorithms: Vec<Algorithm> = limits.iter().map(Limit::algorithm).collect();
-        let several = limits.len() > 1;
-        let limits = limits.into_iter().enumerate().map(|(i, limit)| {
+        let only = RuleLimit::new(&name, name.to_string(), state, limit);
+        Self { name, limits: [Arc::new(RuleLimit { comes_from, ..only })].into() }
+    }
+
+    fn unchecked(name: &str, enforced: Vec<Limit>, shadow: Vec<Limit>) -> Self {
+        let name: Arc<str> = name.into();
+        let several = enforced.len() > 1;
+        let deciding = state_names(format!("{name}:"), &enforced);
+        let looking_on = state_names(format!("{name}:{SHADOW}"), &shadow);
+        let enforced = enforced.into_iter().zip(deciding).enumerate().map(|(i, (limit, state))| {
             let policy = if several { format!("{name}.{}", i + 1) } else { name.to_string() };
-            let algorithm = limit.algorithm();
-            let nth = algorithms.iter().take(i + 1).filter(|a| **a == algorithm).count();
-            let state = format!("{name}:{}{nth}", algorithm.name());
-            Arc::new(RuleLimit { first: i == 0, ..RuleLimit::new(&name, policy, state, limit) })
+            RuleLimit::new(&name, policy, state, limit)
         });
+        let shadow = shadow.into_iter().zip(looking_on).enumerate().map(|(i, (limit, state))| {
+            let policy = format!("{name}.shadow.{}", i + 1);
+            RuleLimit { decides: Decides::LooksOn, ..RuleLimit::new(&name, policy, state, limit) }
+        });
+        let limits: Vec<RuleLimit> = enforced.chain(shadow).collect();
+        // One that counts holders may be left out of a call, so it stands for the rule only if
+        // there is no other.
+        let first = limits.iter().position(|limit| limit.limit.lease().is_none()).unwrap_or(0);
+        let limits = limits.into_iter().enumerate();
+        let limits = limits.map(|(i, limit)| Arc::new(RuleLimit { first: i == first, ..limit }));
         Self { limits: limits.collect(), name: name.clone() }
     }
 
-    /// Makes its limits the newest: they come into force now.
-    pub(crate) fn enact(&self) {
+    /// The same limits for one key alone. Made for a rule that nobody else has yet.
+    pub(crate) fn for_one_key(mut self) -> Self {
+        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
+            if let Some(limit) = Arc::get_mut(limit) {
+                limit.comes_from = Origin::Override;
+            }
+        }
+        self
+    }
+
+    /// Makes its limits come into force as this generation. They are on different states, so that
+    /// it is not asked which of them is the newest.
+    pub(crate) fn enact_as(&self, generation: u64) {
         for limit in self.limits.iter() {
-            let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
-            limit.generation.store(generation, Ordering::Relaxed);
+            limit.generation.store(generation, Ordering::Release);
         }
     }
 
@@ -106,10 +179,23 @@ impl Rule {
         &self.name
     }
 
-    /// The limits in order.
+    /// The limits in order: those that decide, then those that only look on.
     pub fn limits(&self) -> &[Arc<RuleLimit>] {
         &self.limits
     }
+}
+
+/// Comes between the rule and the algorithm in the name of the state of a limit that looks on.
+const SHADOW: &str = "shadow:";
+
+/// The n-th limit of an algorithm goes by the algorithm and n.
+fn state_names(prefix: String, limits: &[Limit]) -> Vec<String> {
+    let algorithms: Vec<Algorithm> = limits.iter().map(Limit::algorithm).collect();
+    let name = |(i, algorithm): (usize, &Algorithm)| {
+        let nth = algorithms.iter().take(i + 1).filter(|a| *a == algorithm).count();
+        format!("{prefix}{}{nth}", algorithm.name())
+    };
+    algorithms.iter().enumerate().map(name).collect()
 }
 
 impl RuleLimit {
@@ -118,25 +204,50 @@ impl RuleLimit {
             let zone = zone.unwrap_or("UTC");
             Calendar::new(unit, zone).map_or(Zone::Unknown(zone.into()), Zone::Known)
         });
-        let generation = AtomicU64::new(GENERATIONS.fetch_add(1, Ordering::Relaxed));
-        Self { rule: rule.clone(), policy, state, limit, calendar, generation, first: true }
+        Self {
+            rule: rule.clone(),
+            policy,
+            state,
+            limit,
+            calendar,
+            generation: new_generations(1).into(),
+            first: true,
+            decides: Decides::Yes,
+            comes_from: Origin::Rule,
+        }
     }
 
-    /// Is it the first limit of its rule? It stands for the rule where each is to count once.
+    /// Does it only look on? What it would have denied passes.
+    pub fn is_shadow(&self) -> bool {
+        self.decides == Decides::LooksOn
+    }
+
+    /// Is it there for one key alone?
+    pub(crate) fn is_override(&self) -> bool {
+        self.comes_from == Origin::Override
+    }
+
+    /// Has it come into force after `other`, on the same state?
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        self.comes_from == Origin::Call || self.generation() > other.generation()
+    }
+
+    /// Is it the first limit of its rule? It stands for the rule where each is to count once. Limits
+    /// that count holders come last here, since a request leaves them out.
     pub fn is_first(&self) -> bool {
         self.first
     }
 
     /// Which of two limits on the same state is the newer: a call that was on its way while the
     /// limit changed must not bring the old one back.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Bytes that are kept for the sake of one key. A rule is there anyway; an ad-hoc limit comes
     /// with every call anew.
     pub(crate) fn own_bytes(&self) -> usize {
-        if &*self.rule != Rule::ADHOC {
+        if self.comes_from != Origin::Call {
             return 0;
         }
         let names = self.rule.len() + self.policy.capacity() + self.state.capacity();
@@ -185,12 +296,15 @@ impl RuleLimit {
     }
 
     /// The limit of a rule as it was stored with a hold, to settle it by.
-    pub fn stored(rule: &str, state: &str, limit: Limit) -> Self {
-        let rule: Arc<str> = rule.into();
-        let stored = Self::new(&rule, rule.to_string(), state.to_string(), limit);
+    pub fn stored(rule: &str, policy: &str, state: &str, limit: Limit) -> Self {
+        let name: Arc<str> = rule.into();
+        let looks_on = state.strip_prefix(rule).and_then(|rest| rest.strip_prefix(':'));
+        let looks_on = looks_on.is_some_and(|rest| rest.starts_with(SHADOW));
+        let decides = if looks_on { Decides::LooksOn } else { Decides::Yes };
+        let stored = Self::new(&name, policy.to_string(), state.to_string(), limit);
         // It is the oldest of all: it must not bring itself back into force.
         stored.generation.store(0, Ordering::Relaxed);
-        stored
+        Self { decides, ..stored }
     }
 
     /// Refuses a limit whose zone does not exist; nothing could be decided by it.
@@ -201,6 +315,16 @@ impl RuleLimit {
         }
     }
 }
+
+/// The same names and the same limit; not when it came into force.
+impl PartialEq for RuleLimit {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.rule, &self.policy, &self.state) == (&other.rule, &other.policy, &other.state)
+            && self.limit == other.limit
+    }
+}
+
+impl Eq for RuleLimit {}
 
 fn is_name(name: &str) -> bool {
     name.len() <= 64
@@ -220,6 +344,31 @@ pub enum InvalidRule {
     Zone(Box<str>),
     /// Two rules of one name.
     Duplicate(Box<str>),
+    /// A name that is kept for limits that come with a call.
+    Reserved(Box<str>),
+    /// More rules than [`Policy::MAX_RULES`](crate::Policy::MAX_RULES).
+    TooManyRules,
+    /// A list longer than [`PolicyRule::MAX_ENTRIES`](crate::PolicyRule::MAX_ENTRIES).
+    TooManyEntries(usize),
+    /// An entry of a list that was meant to be a network and is none.
+    Entry(InvalidNetwork),
+    /// A method that no request has.
+    Method(Box<str>),
+    /// A host that no request has.
+    Host(Box<str>),
+    /// A key of more parts than [`Key::MAX_PARTS`](crate::Key::MAX_PARTS).
+    KeyParts(usize),
+    /// A key that names a segment the path does not have.
+    NoSuchSegment(Box<str>),
+    /// An override for a key of another number of parts.
+    OverrideKey {
+        /// The parts it names.
+        given: usize,
+        /// The parts that the rule's key has.
+        needed: usize,
+    },
+    /// Two overrides for one key.
+    DuplicateOverride,
 }
 
 impl fmt::Display for InvalidRule {
@@ -241,6 +390,34 @@ impl fmt::Display for InvalidRule {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
             }
             Self::Duplicate(name) => write!(f, "two rules named {name:?}; rename one"),
+            Self::Reserved(name) => {
+                write!(f, "the name {name:?} is kept for limits that come with a call; use another")
+            }
+            Self::TooManyRules => {
+                write!(f, "too many rules; use at most {}", crate::Policy::MAX_RULES)
+            }
+            Self::TooManyEntries(count) => write!(
+                f,
+                "{count} entries in one list; use at most {}",
+                crate::PolicyRule::MAX_ENTRIES
+            ),
+            Self::Entry(invalid) => write!(f, "in a list: {invalid}"),
+            Self::Method(method) => write!(f, "method {method:?}; use one like GET or POST"),
+            Self::Host(host) => write!(
+                f,
+                "host {host:?}; use a name like example.com or *.example.com, without a port"
+            ),
+            Self::KeyParts(count) => {
+                write!(f, "a key of {count} parts; use at most {}", crate::Key::MAX_PARTS)
+            }
+            Self::NoSuchSegment(name) => write!(
+                f,
+                "the key names path:{name}, but the path has no {{{name}}}; write it into match.path"
+            ),
+            Self::OverrideKey { given, needed } => {
+                write!(f, "an override for a key of {given} parts; the rule's key has {needed}")
+            }
+            Self::DuplicateOverride => f.write_str("two overrides for one key; remove one"),
         }
     }
 }

@@ -1085,7 +1085,8 @@ impl<'a> Driver<'a> {
 
 fn outcome(answer: Option<&Result<Decision, Limited>>) -> Option<Outcome> {
     match answer? {
-        Ok(decision) | Err(Limited::Denied(decision)) => Some(decision.outcome()),
+        Ok(decision) => Some(decision.outcome()),
+        Err(Limited::Denied(decision)) => Some(decision.outcome()),
         Err(Limited::NoAnswer(error)) => panic!("{error}"),
     }
 }

@@ -15,6 +15,9 @@ pub(super) async fn run(new: impl Fn() -> Bench) {
     a_settled_hold_answers_the_same_again(&new()).await;
     concurrency_counts_holders(&new()).await;
     a_hold_outlives_no_clock_step(&new()).await;
+    a_hold_ends_under_the_limit_that_counts_by_then(&new()).await;
+    a_charging_hold_on_a_limit_of_zero_charges_nothing(&new()).await;
+    a_thousand_holds_that_end_together_are_gone_together(&new()).await;
 }
 
 const TTL: Micros = Micros::from_secs(5);
@@ -152,4 +155,90 @@ async fn a_hold_outlives_no_clock_step(bench: &Bench) {
     assert_eq!(bench.peek(&limit, "k").await.retry_after.span(), Some(TTL));
     bench.advance(TTL);
     assert_eq!(bench.peek(&limit, "k").await.remaining, 1);
+}
+
+/// The hold remembers the limit it was made for; ending it must not bring that one back.
+async fn a_hold_ends_under_the_limit_that_counts_by_then(bench: &Bench) {
+    for (old, new) in [
+        ("5/h", "100/h"),
+        ("5/h every 1h", "100/h every 1h"),
+        ("leaky-bucket 5/h", "leaky-bucket 100/h"),
+        ("fixed-window 5/h", "fixed-window 100/h"),
+        ("fixed-window 5/h", "fixed-window 100/d"),
+        ("fixed-window 5/d", "fixed-window 100/month"),
+        ("fixed-window 5/month", "fixed-window 100/h first-hit"),
+        ("sliding-log 5/h", "sliding-log 100/h"),
+        ("sliding-window 5/h", "sliding-window 100/h precision 7m"),
+        ("sliding-window 5/h approximate", "sliding-window 100/h approximate"),
+    ] {
+        let key = format!("{old} {new}");
+        let before = bench.limit("raised", old);
+        let mut ids = Vec::new();
+        for _ in 0..4 {
+            ids.push(bench.held(Micros::from_secs(3_000), &before, &key, 1).await);
+        }
+        let after = bench.limit("raised", new);
+        let mut admitted = 0;
+        let mut fill = async || {
+            while bench.check(&after, &key, 1).await.allowed {
+                admitted += 1;
+            }
+            admitted
+        };
+        assert_eq!(fill().await, 96, "{key}");
+        let renewed = bench.renew(ids[0], TTL).await.expect("a decision");
+        assert_eq!((renewed.expired, renewed.verdict().limit), (false, 100), "{key}");
+        assert_eq!(fill().await, 96, "{key}");
+        let settled = bench.settle(ids[1], Some(1)).await.expect("a decision");
+        assert_eq!((settled.remaining(), settled.verdict().limit), (0, 100), "{key}");
+        assert_eq!(fill().await, 96, "{key}");
+        for (left, id) in [(1, ids[2]), (2, ids[3])] {
+            let cancelled = bench.settle(id, Some(0)).await.expect("a decision");
+            assert_eq!(cancelled.remaining(), 1, "{key}");
+            assert_eq!(fill().await, 96 + left, "{key}");
+        }
+    }
+}
+
+async fn a_charging_hold_on_a_limit_of_zero_charges_nothing(bench: &Bench) {
+    let beside = bench.limit("beside", "fixed-window 50/h");
+    for (text, zero) in [
+        ("5/s", "0/s"),
+        ("5/s every 1s", "0/s every 1s"),
+        ("leaky-bucket 5/s", "leaky-bucket 0/s"),
+        ("fixed-window 5/h", "fixed-window 0/h"),
+        ("sliding-log 5/h", "sliding-log 0/h"),
+        ("sliding-window 5/h", "sliding-window 0/h"),
+        ("sliding-window 5/h approximate", "sliding-window 0/h approximate"),
+    ] {
+        let before = bench.limit("zero", text);
+        let (id, _) = bench.hold(TTL);
+        let hold = Op::Hold { id, ttl: TTL, expiry: Expiry::Charge };
+        bench.one(hold, &before, text, 1).await;
+        let after = bench.limit("zero", zero);
+        for recorded in 1..=3 {
+            let both = [(&beside, text, 1), (&after, text, 1)];
+            let done = bench.ask(Op::Record, &both).await.expect("a decision");
+            assert_eq!(done.verdicts[0].remaining, 50 - recorded, "{text} -> {zero}");
+            assert_eq!(done.verdicts[1].remaining, 0, "{text} -> {zero}");
+            bench.advance(Micros::from_secs(4));
+        }
+        assert_eq!(bench.inspect(&after, text).await.standing.used, 0, "{zero}");
+    }
+}
+
+async fn a_thousand_holds_that_end_together_are_gone_together(bench: &Bench) {
+    for text in ["concurrency 1000 lease 5s", "fixed-window 1000/h"] {
+        let limit = bench.limit("thousand", text);
+        for _ in 0..1_000 {
+            bench.held(TTL, &limit, text, 1).await;
+        }
+        assert_eq!(bench.peek(&limit, text).await.remaining, 0, "{text}");
+        bench.advance(TTL);
+        assert_eq!(bench.peek(&limit, text).await.remaining, 1_000, "{text}");
+        for left in (990..1_000).rev() {
+            let (_, hold) = bench.hold(TTL);
+            assert_eq!(bench.one(hold, &limit, text, 1).await.remaining(), left, "{text}");
+        }
+    }
 }

@@ -14,7 +14,8 @@
 //!
 //! - `admission`: what passes, and when to come back. `several`: calls of several limits.
 //! - `operations`: record, refund, reset, inspect, changes of the limit, steps of the clock.
-//! - `holds`: reservations and concurrency. `once`: idempotency. `refusals`: bad calls.
+//! - `holds`: reservations and concurrency. `once`: idempotency. `shadow`: limits that look on.
+//!   `refusals`: bad calls.
 
 mod admission;
 mod holds;
@@ -22,6 +23,7 @@ mod once;
 mod operations;
 mod refusals;
 mod several;
+mod shadow;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,7 @@ pub async fn run<E: Engine>(make: impl Fn(ManualClock) -> E) {
     let new = || Bench::new(&make);
     admission::run(new).await;
     several::run(new).await;
+    shadow::run(new).await;
     operations::run(new).await;
     holds::run(new).await;
     once::run(new).await;

@@ -3,7 +3,7 @@
 use tidegate_core::{Expiry, Micros};
 
 use super::{Bench, EVERY_LIMIT};
-use crate::{CallId, Decision, HoldId, Op, Refusal};
+use crate::{CallId, Decision, HoldId, Op, Refusal, Rule};
 
 pub(super) async fn run(new: impl Fn() -> Bench) {
     an_id_is_charged_once(&new()).await;
@@ -11,6 +11,9 @@ pub(super) async fn run(new: impl Fn() -> Bench) {
     a_denial_is_not_remembered(&new()).await;
     an_id_belongs_to_its_rule_and_key(&new()).await;
     a_reservation_made_twice_is_one(&new()).await;
+    a_renewed_reservation_is_the_same_one(&new()).await;
+    an_id_outlives_a_step_of_the_clock(&new()).await;
+    an_id_outlives_a_change_of_its_rule(&new()).await;
 }
 
 fn repeated(first: &Decision) -> Decision {
@@ -89,4 +92,64 @@ async fn a_reservation_made_twice_is_one(bench: &Bench) {
     bench.advance(Micros::from_secs(5));
     let after = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
     assert!(after.allowed() && !after.repeated && after.hold != anew.hold);
+}
+
+async fn a_renewed_reservation_is_the_same_one(bench: &Bench) {
+    let limit = bench.limit("renewed", "concurrency 5 lease 60s");
+    let ttl = Micros::from_secs(60);
+    let ask = async || {
+        let (_, hold) = bench.hold(ttl);
+        bench.ask_once(hold, &[(&limit, "k", 1)], Some("a")).await.expect("a decision")
+    };
+    let first = ask().await;
+    let id = first.hold.expect("a hold");
+    for _ in 0..3 {
+        bench.advance(Micros::from_secs(40));
+        assert!(!bench.renew(id, ttl).await.expect("a decision").expired);
+        assert_eq!(ask().await, repeated(&first));
+        assert_eq!(bench.inspect(&limit, "k").await.standing.held, 1);
+    }
+    bench.settle(id, Some(0)).await.expect("a decision");
+    let second = ask().await;
+    assert!(!second.repeated && second.hold != first.hold, "cancelled, it is not handed out");
+    bench.one(Op::Reset, &limit, "k", 0).await;
+    let third = ask().await;
+    assert!(!third.repeated && third.hold != second.hold, "nor is one that was reset");
+}
+
+async fn an_id_outlives_a_step_of_the_clock(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("step", text);
+        let ask = async || {
+            let answer = bench.ask_once(Op::Check, &[(&limit, text, 4)], Some("a")).await;
+            answer.expect("a decision")
+        };
+        let first = ask().await;
+        for step in [1, 3_600_000_000, 86_400_000_000] {
+            bench.clock.set(bench.now().saturating_sub(Micros::new(step)));
+            assert_eq!(ask().await, repeated(&first), "{text}, {step} us back");
+        }
+        bench.advance(CallId::TTL);
+        assert!(!ask().await.repeated, "{text}: an hour from the step on, and no longer");
+        bench.advance(Micros::from_secs(40 * 86_400));
+    }
+}
+
+async fn an_id_outlives_a_change_of_its_rule(bench: &Bench) {
+    let rule = |limits: &[&str]| {
+        let limits = limits.iter().map(|text| text.parse().expect("a limit of the suite"));
+        Rule::new("changed", limits.collect::<Vec<_>>()).expect("a rule of the suite")
+    };
+    let ask = async |rule: &Rule| {
+        let asks: Vec<_> = rule.limits().iter().map(|limit| (limit, "k", 4)).collect();
+        bench.ask_once(Op::Check, &asks, Some("a")).await.expect("a decision")
+    };
+    let first = ask(&rule(&["sliding-log 10/h", "fixed-window 50/h"])).await;
+    for limits in [
+        &["sliding-log 10/h", "fixed-window 50/h", "30/h"][..],
+        &["sliding-log 10/h"],
+        &["fixed-window 60/h", "sliding-log 20/h"],
+    ] {
+        assert_eq!(ask(&rule(limits)).await, repeated(&first), "{limits:?}");
+    }
 }

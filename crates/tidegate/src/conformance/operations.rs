@@ -14,8 +14,10 @@ pub(super) async fn run(new: impl Fn() -> Bench) {
     an_inspection_tells_what_is_there(&new()).await;
     a_changed_limit_keeps_consumption(&new()).await;
     a_changed_algorithm_starts_unused(&new()).await;
+    an_older_limit_makes_the_newer_one_forget_nothing(&new()).await;
     a_clock_that_steps_back_lets_nobody_in_and_locks_nobody_out(&new()).await;
     names_are_kept_where_they_are_given(&new()).await;
+    only_a_log_keeps_names(&new()).await;
 }
 
 async fn a_record_goes_into_debt_of_one_more_limit(bench: &Bench) {
@@ -99,6 +101,34 @@ async fn a_changed_algorithm_starts_unused(bench: &Bench) {
     assert_eq!(bench.peek(&log, "k").await.remaining, 10);
 }
 
+/// As while a new limit is rolled out: those who have the old one yet ask as well.
+async fn an_older_limit_makes_the_newer_one_forget_nothing(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let raised = text.replace("10", "40");
+        let (old, new) = (bench.limit("rolled-out", text), bench.limit("rolled-out", &raised));
+        let capacity = new.limit().capacity();
+        let mut admitted = 0;
+        for _ in 0..2 * capacity {
+            for limit in [&old, &new] {
+                admitted += u64::from(bench.check(limit, text, 1).await.allowed);
+            }
+        }
+        assert_eq!(admitted, capacity, "by turns, {text} beside {raised}");
+        bench.one(Op::Reset, &new, text, 0).await;
+        bench.one(Op::Record, &new, text, capacity).await;
+        for _ in 0..5 {
+            bench.peek(&old, text).await;
+            assert!(!bench.check(&old, text, 1).await.allowed, "{text}");
+            let (_, hold) = bench.hold(Micros::from_secs(5));
+            assert!(!bench.one(hold, &old, text, 1).await.allowed(), "{text}");
+            bench.inspect(&old, text).await;
+            assert!(!bench.check(&new, text, 1).await.allowed, "{text} beside {raised}");
+        }
+        let used = bench.inspect(&new, text).await.standing.used;
+        assert_eq!(used, capacity, "{text} beside {raised}");
+    }
+}
+
 /// Consumption is kept, and recovers from the moment of the step on, even if every call in
 /// between was denied.
 async fn a_clock_that_steps_back_lets_nobody_in_and_locks_nobody_out(bench: &Bench) {
@@ -140,4 +170,22 @@ async fn names_are_kept_where_they_are_given(bench: &Bench) {
     let entries = bench.inspect(limit, "k").await.entries;
     let entries: Vec<_> = entries.iter().map(|(who, n)| (who.as_deref(), *n)).collect();
     assert_eq!(entries, [(Some("alice"), 2), (None, 1), (Some("bob"), 3), (Some("bob"), 1)]);
+}
+
+/// With a name each, requests would get an entry each, and a sub-window would be no smaller than a
+/// log.
+async fn only_a_log_keeps_names(bench: &Bench) {
+    for text in EVERY_LIMIT.into_iter().filter(|text| !text.starts_with("sliding-log")) {
+        let limit = bench.limit("nameless", text);
+        let parts = [&*bench.nonce, text];
+        for who in ["alice", "bob", "alice"] {
+            let charge =
+                Charge { limit: &limit, key: Key::of(&parts), cost: Cost::ONE, who: Some(who) };
+            let call = Call { op: Op::Check, charges: &[charge], once: None };
+            assert!(bench.engine.decide(call).await.expect("a decision").allowed());
+        }
+        let entries = bench.inspect(&limit, text).await.entries;
+        assert!(entries.len() <= 1, "{text}: {entries:?}");
+        assert!(entries.iter().all(|(who, _)| who.is_none()), "{text}: {entries:?}");
+    }
 }

@@ -1,13 +1,15 @@
 //! One question to a limiter.
 
 use std::future::IntoFuture;
+use std::ops::Deref;
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, InvalidCost};
 
 use super::Limiter;
 use crate::engine::Refusal;
-use crate::{Answer, Call, CallId, Charge, Decision, EngineError, Key, Op, Rule};
+use crate::policy::{About, Charges, Lists, Question};
+use crate::{Answer, Call, CallId, Decision, EngineError, Key, Op, Plan, Policy};
 
 /// One rule, one key, one cost, for [`Limiter::check_each`].
 #[derive(Clone, Copy, Debug)]
@@ -50,9 +52,26 @@ enum Target<'a> {
     All { key: Key<'a>, cost: Result<Cost, InvalidCost> },
     /// Each rule that is named.
     Each(&'a [Ask<'a>]),
+    /// What a policy has planned.
+    Plan(&'a Plan<'a>),
 }
 
-pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+/// A plan made now, or before.
+pub(super) enum Planned<'r> {
+    Now(Plan<'r>),
+    Before(&'r Plan<'r>),
+}
+
+impl<'r> Deref for Planned<'r> {
+    type Target = Plan<'r>;
+
+    fn deref(&self) -> &Plan<'r> {
+        match self {
+            Self::Now(plan) => plan,
+            Self::Before(plan) => plan,
+        }
+    }
+}
 
 impl<'a> Asking<'a> {
     pub(super) fn of_all(limiter: &'a Limiter, op: Op, key: Key<'a>) -> Self {
@@ -62,6 +81,10 @@ impl<'a> Asking<'a> {
 
     pub(super) fn of_each(limiter: &'a Limiter, op: Op, asks: &'a [Ask<'a>]) -> Self {
         Self { limiter, op, target: Target::Each(asks), who: None, once: None, peeks: false }
+    }
+
+    pub(super) fn of_plan(limiter: &'a Limiter, op: Op, plan: &'a Plan<'a>) -> Self {
+        Self { limiter, op, target: Target::Plan(plan), who: None, once: None, peeks: false }
     }
 
     /// Asks for this much instead of 1. Has no effect where every ask has its own cost.
@@ -108,9 +131,27 @@ impl<'a> Asking<'a> {
         self.once.is_some()
     }
 
+    /// Asks. Whoever waits is told when something may have been given back.
     pub(super) fn answer(self) -> Answer<'a, Decision> {
-        let rules = self.limiter.rules();
-        let immediate = match self.ask(&rules) {
+        let may_give_back = matches!(self.op, Op::Record | Op::Refund | Op::Reset);
+        let lines = &self.limiter.shared.lines;
+        match self.plain_answer() {
+            answer if !may_give_back => answer,
+            Answer::Ready(answer) => {
+                lines.nudge_heads();
+                Answer::Ready(answer)
+            }
+            Answer::Later(answer) => Answer::Later(Box::pin(async move {
+                let answer = answer.await;
+                lines.nudge_heads();
+                answer
+            })),
+        }
+    }
+
+    fn plain_answer(self) -> Answer<'a, Decision> {
+        let policy = self.limiter.policy();
+        let immediate = match self.ask(&policy) {
             Ok(Answer::Ready(answer)) => Some(answer),
             // Not polled, so not begun: it is asked again below, where what it borrows can stay.
             Ok(Answer::Later(_)) => None,
@@ -119,7 +160,8 @@ impl<'a> Asking<'a> {
         match immediate {
             Some(answer) => Answer::Ready(answer),
             None => Answer::Later(Box::pin(async move {
-                let charges = self.charges(&rules)?;
+                let plan = self.plan(&policy)?;
+                let charges = self.charges(&plan);
                 let call = Call { op: self.op, charges: &charges, once: self.call_id()? };
                 self.limiter.engine().decide(call).await
             })),
@@ -127,8 +169,12 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks; what comes later is only good for telling that it does.
-    fn ask(&self, rules: &[Rule]) -> Result<Answer<'static, Decision>, EngineError> {
-        let charges = self.charges(rules)?;
+    fn ask(&self, policy: &Policy) -> Result<Answer<'static, Decision>, EngineError> {
+        let plan = self.plan(policy)?;
+        if let Some(decision) = plan.decision() {
+            return Ok(Answer::Ready(Ok(decision)));
+        }
+        let charges = self.charges(&plan);
         let call = Call { op: self.op, charges: &charges, once: self.call_id()? };
         Ok(match self.limiter.engine().decide(call) {
             Answer::Ready(answer) => Answer::Ready(answer),
@@ -140,28 +186,47 @@ impl<'a> Asking<'a> {
         self.once.map(CallId::new).transpose()
     }
 
-    pub(super) fn charges<'r>(&self, rules: &'r [Rule]) -> Result<Charges<'r>, Refusal>
+    /// What the policy makes of it.
+    pub(super) fn plan<'r>(&self, policy: &'r Policy) -> Result<Planned<'r>, Refusal>
     where
         'a: 'r,
     {
-        let who = self.who;
+        let now = self.limiter.shared.clock.now();
+        let lists = match self.op {
+            Op::Record | Op::Refund | Op::Reset => Lists::Ignore,
+            _ => Lists::Count,
+        };
+        let cost_of =
+            |cost: Result<Cost, InvalidCost>| if self.peeks { Ok(Cost::ZERO) } else { cost };
         match self.target {
             Target::All { key, cost } => {
-                let cost = if self.peeks { Cost::ZERO } else { cost? };
-                let limits = rules.iter().flat_map(Rule::limits);
-                Ok(limits.map(|limit| Charge { limit, key, cost, who }).collect())
+                Ok(Planned::Now(policy.plan_all(key, cost_of(cost)?, lists, now)?))
             }
             Target::Each(asks) => {
-                let mut charges = Charges::new();
-                for &Ask { rule, key, cost } in asks {
-                    let cost = if self.peeks { Cost::ZERO } else { cost? };
-                    let named = rules.iter().find(|r| r.name() == rule);
-                    let limits = named.ok_or(Refusal::UnknownRule(rule.into()))?.limits();
-                    charges.extend(limits.iter().map(|limit| Charge { limit, key, cost, who }));
-                }
-                Ok(charges)
+                let question = |&Ask { rule, key, cost }: &Ask<'a>| {
+                    Ok(Question { about: About::Rule(rule), key, cost: cost_of(cost)? })
+                };
+                let questions: SmallVec<[Question<'r>; 2]> =
+                    asks.iter().map(question).collect::<Result<_, Refusal>>()?;
+                Ok(Planned::Now(match lists {
+                    Lists::Count => policy.plan_questions(&questions, now)?,
+                    Lists::Ignore => policy.plan_changes(&questions, now)?,
+                }))
             }
+            Target::Plan(plan) => Ok(Planned::Before(plan)),
         }
+    }
+
+    /// The charges of a plan, for this purpose.
+    pub(super) fn charges<'r>(&self, plan: &'r Plan<'r>) -> Charges<'r>
+    where
+        'a: 'r,
+    {
+        let mut charges = plan.charges_with(self.who);
+        if self.peeks {
+            charges.iter_mut().for_each(|charge| charge.cost = Cost::ZERO);
+        }
+        charges
     }
 
     /// Stands for whom it asks about: those who wait for the same stand in one line.
@@ -171,6 +236,11 @@ impl<'a> Asking<'a> {
             Target::All { key, .. } => fingerprints.of(key),
             Target::Each(asks) => {
                 let named: Vec<_> = asks.iter().map(|ask| (ask.rule, ask.key)).collect();
+                fingerprints.of(named)
+            }
+            Target::Plan(plan) => {
+                let named: Vec<_> =
+                    plan.steps().iter().map(|step| (step.rule().name(), step.key())).collect();
                 fingerprints.of(named)
             }
         }
@@ -200,9 +270,7 @@ impl<'a> Telling<'a> {
 
     /// Does it without waiting for the answer; refused by an engine that has to wait.
     pub fn now(self) -> Result<Decision, EngineError> {
-        let answer = self.0.now();
-        self.0.limiter.shared.lines.nudge_heads();
-        answer
+        self.0.now()
     }
 }
 
@@ -211,18 +279,7 @@ impl<'a> IntoFuture for Telling<'a> {
     type IntoFuture = Answer<'a, Decision>;
 
     fn into_future(self) -> Answer<'a, Decision> {
-        let lines = &self.0.limiter.shared.lines;
-        match self.0.answer() {
-            Answer::Ready(answer) => {
-                lines.nudge_heads();
-                Answer::Ready(answer)
-            }
-            Answer::Later(answer) => Answer::Later(Box::pin(async move {
-                let answer = answer.await;
-                lines.nudge_heads();
-                answer
-            })),
-        }
+        self.0.answer()
     }
 }
 

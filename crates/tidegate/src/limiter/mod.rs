@@ -15,14 +15,18 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tidegate_core::Limit;
+use tidegate_core::{Cost, Limit};
 
 pub use self::asking::{Ask, Asking, Telling};
 use self::line::Lines;
 pub use self::reservation::{Reservation, Reserve};
 use crate::engine::Refusal;
 use crate::key::Fingerprints;
-use crate::{Clock, Decision, Engine, EngineError, HoldId, Inspection, InvalidRule, Key, Op, Rule};
+use crate::policy::Lists;
+use crate::{
+    Clock, Decision, Engine, EngineError, HoldId, Inspection, InvalidRule, Key, Op, Plan, Policy,
+    PolicyRule, Rule,
+};
 
 /// Rules over an engine. Clones are the same limiter.
 ///
@@ -51,7 +55,7 @@ pub struct Limiter {
 struct Shared {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
-    rules: RwLock<Arc<[Rule]>>,
+    policy: RwLock<Arc<Policy>>,
     lines: Lines,
     fingerprints: Fingerprints,
 }
@@ -69,7 +73,9 @@ impl Limiter {
     /// once, make a [`Rule`].
     pub fn new(engine: impl Engine, limit: Limit) -> Self {
         let state = format!("{}:{limit}", Self::DEFAULT_RULE);
-        Self::over(engine, [Rule::of_one(Self::DEFAULT_RULE, state, limit)].into())
+        let rule = Rule::named(Self::DEFAULT_RULE, state, limit);
+        // One rule has no other to share its name with.
+        Self::with_policy(engine, Policy::new([PolicyRule::from(rule)]).unwrap_or_default())
     }
 
     /// A limiter of several rules, each with a name of its own.
@@ -77,25 +83,22 @@ impl Limiter {
         engine: impl Engine,
         rules: impl IntoIterator<Item = Rule>,
     ) -> Result<Self, InvalidRule> {
-        let rules: Arc<[Rule]> = rules.into_iter().collect();
-        let limits = rules.iter().flat_map(Rule::limits).count();
+        let policy = Policy::new(rules.into_iter().map(PolicyRule::from))?;
+        let limits = policy.limits().count();
         if limits == 0 || limits > crate::Call::MAX_CHARGES {
             return Err(InvalidRule::LimitCount(limits));
         }
-        for (i, rule) in rules.iter().enumerate() {
-            if rules.iter().take(i).any(|earlier| earlier.name() == rule.name()) {
-                return Err(InvalidRule::Duplicate(rule.name().into()));
-            }
-        }
-        Ok(Self::over(engine, rules))
+        Ok(Self::with_policy(engine, policy))
     }
 
-    fn over(engine: impl Engine, rules: Arc<[Rule]>) -> Self {
-        rules.iter().for_each(Rule::enact);
+    /// A limiter of a whole policy.
+    pub fn with_policy(engine: impl Engine, policy: impl Into<Arc<Policy>>) -> Self {
+        let policy = policy.into();
+        policy.enact();
         let shared = Shared {
             clock: engine.clock(),
             engine: Arc::new(engine),
-            rules: RwLock::new(rules),
+            policy: RwLock::new(policy),
             lines: Lines::default(),
             fingerprints: Fingerprints::default(),
         };
@@ -115,6 +118,12 @@ impl Limiter {
     /// May all of these pass now? Each names its rule, its key and its cost; all or none.
     pub fn check_each<'a>(&'a self, asks: &'a [Ask<'a>]) -> Asking<'a> {
         Asking::of_each(self, Op::Check, asks)
+    }
+
+    /// Does `op` with what a policy has planned. See [`Policy::plan_request`] and
+    /// [`Policy::plan_questions`]; a plan that needs no engine answers with its own decision.
+    pub fn ask<'a>(&'a self, op: Op, plan: &'a Plan<'a>) -> Asking<'a> {
+        Asking::of_plan(self, op, plan)
     }
 
     /// Charges what has happened already, be there room for it or not.
@@ -158,54 +167,76 @@ impl Limiter {
 
     /// What is known about `key`, one for each limit of every rule.
     pub async fn inspect(&self, key: impl Into<Key<'_>>) -> Result<Vec<Inspection>, EngineError> {
-        let (key, rules) = (key.into(), self.rules());
+        let (key, policy) = (key.into(), self.policy());
         let mut inspections = Vec::new();
-        for limit in rules.iter().flat_map(Rule::limits) {
-            inspections.push(self.shared.engine.inspect(limit, key).await?);
+        let plan = policy.plan_all(key, Cost::ZERO, Lists::Ignore, self.shared.clock.now())?;
+        for step in plan.steps() {
+            for limit in step.limits() {
+                inspections.push(self.shared.engine.inspect(limit, step.key()).await?);
+            }
         }
         Ok(inspections)
     }
 
-    /// Puts `rule` in the place of the rule of the same name. Consumption is kept: it is brought to
+    /// Puts `rule` in the place of the rule of the same name, with all that belongs to it: a plain
+    /// [`Rule`] matches every request, counts by the key that is named, and has no lists or overrides.
+    /// Consumption is kept: it is brought to
     /// now at the old rate, rounded up, and at most the new limit.
     ///
     /// Limits keep their state by algorithm and position: the n-th token bucket of the rule before is
     /// the n-th after. Changing the order of limits of one algorithm, or leaving out one that is not
     /// the last, hands their consumption to each other.
-    pub fn set_rule(&self, rule: Rule) -> Result<(), Refusal> {
-        let mut rules = self.shared.rules.write().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = rules.to_vec();
-        let Some(old) = changed.iter_mut().find(|old| old.name() == rule.name()) else {
+    pub fn set_rule(&self, rule: impl Into<PolicyRule>) -> Result<(), Refusal> {
+        let rule: Arc<PolicyRule> = Arc::new(rule.into());
+        let refused = |_| Refusal::UnknownRule(rule.name().into());
+        let mut policy = self.shared.policy.write().unwrap_or_else(PoisonError::into_inner);
+        if policy.rule(rule.name()).is_none() {
             return Err(Refusal::UnknownRule(rule.name().into()));
-        };
-        *old = rule.clone();
-        let limits = changed.iter().flat_map(Rule::limits).count();
+        }
+        let changed = policy.with_rule(rule.clone()).map_err(refused)?;
+        let limits = changed.limits().count();
         if limits > crate::Call::MAX_CHARGES {
             return Err(Refusal::ChargeCount(limits));
         }
         rule.enact();
-        *rules = changed.into();
-        drop(rules);
+        *policy = Arc::new(changed);
+        drop(policy);
         self.shared.lines.nudge_heads();
         Ok(())
     }
 
+    /// Puts a whole policy in the place of the present one, in one step: a call is decided by the
+    /// one or by the other. Consumption is kept as [`set_rule`](Self::set_rule) keeps it.
+    pub fn set_policy(&self, policy: impl Into<Arc<Policy>>) {
+        let policy = policy.into();
+        let mut present = self.shared.policy.write().unwrap_or_else(PoisonError::into_inner);
+        policy.enact();
+        *present = policy;
+        drop(present);
+        self.shared.lines.nudge_heads();
+    }
+
     /// Changes the limit of a limiter made by [`Limiter::new`]. See [`set_rule`](Self::set_rule).
     pub fn set_limit(&self, limit: Limit) -> Result<(), Refusal> {
-        let rules = self.rules();
-        let old = rules.iter().find(|rule| rule.name() == Self::DEFAULT_RULE);
-        let same = old.map(|rule| &rule.limits()[0]);
+        let policy = self.policy();
+        let old = policy.rule(Self::DEFAULT_RULE);
+        let same = old.map(|rule| &rule.rule().limits()[0]);
         let same = same.filter(|old| old.limit().algorithm() == limit.algorithm());
         let state = match same {
             Some(old) => old.state().to_string(),
             None => format!("{}:{limit}", Self::DEFAULT_RULE),
         };
-        self.set_rule(Rule::of_one(Self::DEFAULT_RULE, state, limit))
+        self.set_rule(Rule::named(Self::DEFAULT_RULE, state, limit))
     }
 
-    /// The rules as they are now.
-    pub fn rules(&self) -> Arc<[Rule]> {
-        self.shared.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The names and limits of the rules as they are now.
+    pub fn rules(&self) -> Vec<Rule> {
+        self.policy().rules().iter().map(|rule| rule.rule().clone()).collect()
+    }
+
+    /// The policy as it is now.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.shared.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The engine that decides.
@@ -216,7 +247,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("rules", &self.rules()).finish_non_exhaustive()
+        f.debug_struct("Limiter").field("policy", &self.policy()).finish_non_exhaustive()
     }
 }
 
@@ -224,7 +255,7 @@ impl fmt::Debug for Limiter {
 #[derive(Clone, Debug)]
 pub enum Limited {
     /// A limit denied it; the decision says when to come back.
-    Denied(Decision),
+    Denied(Box<Decision>),
     /// There is no decision.
     NoAnswer(EngineError),
 }
@@ -248,6 +279,12 @@ impl std::error::Error for Limited {
             // It speaks with the error's own words, so what comes next is the error's cause.
             Self::NoAnswer(error) => error.source(),
         }
+    }
+}
+
+impl Limited {
+    pub(crate) fn denied(decision: Decision) -> Self {
+        Self::Denied(Box::new(decision))
     }
 }
 

@@ -10,7 +10,7 @@ use tidegate_core::{Cost, Expiry, Micros};
 use super::asking::Asking;
 use super::{Limited, Limiter};
 use crate::engine::Refusal;
-use crate::{Call, Decision, EngineError, HoldId, Op, Rule};
+use crate::{Call, Decision, EngineError, HoldId, Op};
 
 /// A reservation in the making; made when it is awaited.
 #[must_use = "nothing is reserved before it is awaited"]
@@ -42,8 +42,8 @@ impl<'a> Reserve<'a> {
 
     /// The shortest lease among the limits, or the default.
     fn ttl_or_default(&self) -> Micros {
-        let rules = self.asking.limiter.rules();
-        let leases = rules.iter().flat_map(Rule::limits).filter_map(|l| l.limit().lease());
+        let policy = self.asking.limiter.policy();
+        let leases = policy.limits().filter_map(|limit| limit.limit().lease());
         self.ttl.map(Micros::from).or(leases.min()).unwrap_or(Self::DEFAULT_TTL.into())
     }
 
@@ -59,7 +59,7 @@ impl<'a> Reserve<'a> {
                 cancel_on_drop: !decision.repeated,
                 decision: Some(decision),
             }),
-            None => Err(Limited::Denied(decision)),
+            None => Err(Limited::denied(decision)),
         }
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use tidegate_core::{Micros, Wait};
 
 use super::Limited;
-use super::asking::{Asking, Charges};
+use super::asking::Asking;
 use crate::engine::Refusal;
+use crate::policy::Charges;
 use crate::{Call, Charge, Decision, EngineError, Op};
 
 impl Asking<'_> {
@@ -31,29 +32,29 @@ impl Asking<'_> {
             return Ok(look);
         }
         if look.retry_after() == Wait::Never {
-            return Err(Limited::Denied(look));
+            return Err(Limited::denied(look));
         }
         let ticket = self.limiter.shared.lines.join(self.fingerprint(), self.wanted()?);
         if let Some(ahead) = ticket.ahead() {
             let (decision, earliest) = self.earliest(ahead).await?;
             if after(earliest).is_none() {
-                return Err(Limited::Denied(denied(decision, earliest)));
+                return Err(Limited::denied(denied(decision, earliest)));
             }
             if !before(ticket.turn(), clock.sleep_until(deadline)).await {
                 let (decision, earliest) = self.earliest(ticket.ahead().unwrap_or(0)).await?;
-                return Err(Limited::Denied(denied(decision, earliest)));
+                return Err(Limited::denied(denied(decision, earliest)));
             }
         }
         loop {
             // A queue's turn cannot be given back once somebody stands behind it. So it is not
             // taken before it has come: whoever gives up while waiting has taken nothing. Under an
             // id it may be taken, since whoever comes back with the id gets the same turn.
-            if self.gives_turns() {
+            if self.gives_turns()? {
                 let look = self.with(Op::Peek).await?;
                 let turn = after(look.delay());
                 if look.allowed() && turn.is_none() {
                     let delay = look.delay();
-                    return Err(Limited::Denied(denied(look, delay)));
+                    return Err(Limited::denied(denied(look, delay)));
                 }
                 if let (true, false, Some(turn)) =
                     (look.delay() > Micros::ZERO, self.has_id(), turn)
@@ -69,7 +70,7 @@ impl Asking<'_> {
                 return Ok(decision);
             }
             let Some(again) = decision.retry_after().span().and_then(after) else {
-                return Err(Limited::Denied(decision));
+                return Err(Limited::denied(decision));
             };
             // Something may be given back earlier than that.
             before(ticket.nudge(), clock.sleep_until(again)).await;
@@ -78,25 +79,28 @@ impl Asking<'_> {
 
     /// What it wants at least from any one limit.
     fn wanted(&self) -> Result<u64, EngineError> {
-        let rules = self.limiter.rules();
-        Ok(self.charges(&rules)?.iter().map(|charge| charge.cost.get()).min().unwrap_or(0))
+        let policy = self.limiter.policy();
+        let plan = self.plan(&policy)?;
+        Ok(self.charges(&plan).iter().map(|charge| charge.cost.get()).min().unwrap_or(0))
     }
 
-    fn gives_turns(&self) -> bool {
-        let rules = self.limiter.rules();
-        rules.iter().flat_map(crate::Rule::limits).any(|limit| limit.limit().is_queue())
+    fn gives_turns(&self) -> Result<bool, EngineError> {
+        let policy = self.limiter.policy();
+        Ok(self.plan(&policy)?.limits().any(|limit| limit.limit().is_queue()))
     }
 
     /// How long it takes at least until it can pass after `ahead` has, and what is the case now.
     async fn earliest(&self, ahead: u64) -> Result<(Decision, Micros), EngineError> {
-        let rules = self.limiter.rules();
-        let charges = self.charges(&rules)?;
+        let policy = self.limiter.policy();
+        let plan = self.plan(&policy)?;
+        let charges = self.charges(&plan);
         let split = |charge: &Charge<'_>| charge.limit.limit().split(charge.cost, ahead);
         let asked: Charges<'_> =
             charges.iter().map(|charge| Charge { cost: split(charge).0, ..*charge }).collect();
         let call = Call { op: Op::Peek, charges: &asked, once: None };
         let decision = self.limiter.engine().decide(call).await?;
-        let waits = charges.iter().zip(&decision.verdicts).filter_map(|(charge, verdict)| {
+        let deciding = charges.iter().filter(|charge| !charge.limit.is_shadow());
+        let waits = deciding.zip(&decision.verdicts).filter_map(|(charge, verdict)| {
             let wait = verdict.retry_after.span()?.saturating_add(verdict.delay);
             Some(charge.limit.limit().at_least(wait, split(charge).1))
         });

@@ -29,7 +29,7 @@ impl Cell {
     /// clock that stepped back brings it back. Both have to be kept even if nothing is charged.
     /// A limit older than the cell's own is a call's that was on its way when it changed.
     pub(crate) fn bring_to(&mut self, limit: &Arc<RuleLimit>, now: Micros, budget: &Budget) {
-        if !Arc::ptr_eq(&self.limit, limit) && limit.generation() > self.limit.generation() {
+        if !Arc::ptr_eq(&self.limit, limit) && limit.is_newer_than(&self.limit) {
             self.resize(budget, |cell| cell.change(limit, now));
         }
         let at = self.limit.moment(now);

@@ -40,7 +40,7 @@ impl Memory {
         let now = self.clock.now();
 
         let mut verdicts = self.look(&mut locked, &parts, &places, call.op, now);
-        let allowed = verdicts.iter().all(|verdict| verdict.allowed);
+        let allowed = parts.iter().zip(&verdicts).all(|(part, v)| v.allowed || part.looks_on());
         let mut decision = Decision::new(Source::Memory, SmallVec::new());
         let write = match call.op {
             Op::Check | Op::Hold { .. } => allowed,
@@ -48,11 +48,16 @@ impl Memory {
             Op::Peek | Op::Settle { .. } | Op::Renew { .. } => false,
         };
         if write {
+            // A limit that looks on and would not allow it is left alone.
+            let asks = matches!(call.op, Op::Check | Op::Hold { .. });
+            let taken: SmallVec<[bool; 2]> =
+                verdicts.iter().map(|verdict| verdict.allowed || !asks).collect();
             if let (Op::Hold { id, .. }, Some(holds)) = (call.op, &mut holds) {
-                remember_hold(holds, id, call.op, &parts, now);
+                let held = parts.iter().zip(&taken).filter(|(_, taken)| **taken);
+                remember_hold(holds, id, call.op, held.map(|(part, _)| part), now);
                 decision.hold = Some(id);
             }
-            for (i, part) in parts.iter().enumerate() {
+            for (i, part) in parts.iter().enumerate().filter(|(i, _)| taken[*i]) {
                 let given = self.write(&mut locked, part, places[i], call.op, now);
                 decision.refunded = decision.refunded.max(given);
                 let after = peek(&mut locked, part, places[i], now);
@@ -67,7 +72,7 @@ impl Memory {
                 locked.drop_if_recovered(part, places[i], now);
             }
         }
-        decision.verdicts = self.per_charge(call, &parts, &verdicts);
+        self.per_charge(call, &parts, &verdicts, &mut decision);
         let nothing_asked = call.op == Op::Check && parts.iter().all(|part| part.cost.is_zero());
         if let Some(once) = once.filter(|_| write && !nothing_asked) {
             once.keep(&mut locked, now, &decision);
@@ -136,16 +141,22 @@ impl Memory {
     }
 
     /// One verdict per charge: charges that were added up share theirs.
-    fn per_charge(&self, call: &Call<'_>, parts: &Parts<'_>, verdicts: &Verdicts) -> Verdicts {
-        if parts.len() == call.charges.len() {
-            return verdicts.clone();
+    fn per_charge(
+        &self,
+        call: &Call<'_>,
+        parts: &Parts<'_>,
+        verdicts: &Verdicts,
+        decision: &mut Decision,
+    ) {
+        for (i, charge) in call.charges.iter().enumerate() {
+            let place = if parts.len() == call.charges.len() {
+                Some(i)
+            } else {
+                let fingerprint = self.fingerprint(charge.limit, charge.key);
+                parts.iter().position(|part| part.fingerprint == fingerprint)
+            };
+            decision.push(charge.limit, verdicts[place.unwrap_or(0)]);
         }
-        let verdict_of = |fingerprint| {
-            let part = parts.iter().position(|part| part.fingerprint == fingerprint);
-            verdicts[part.unwrap_or(0)]
-        };
-        let fingerprints = call.charges.iter().map(|c| self.fingerprint(c.limit, c.key));
-        fingerprints.map(verdict_of).collect()
     }
 
     /// The answer given before under this id. That of a hold counts as long as the hold lasts:
@@ -160,7 +171,8 @@ impl Memory {
     ) -> Option<Result<Decision, EngineError>> {
         let answered = once.find(locked, now)?;
         if let (Op::Hold { .. }, Ok(Some(id))) = (call.op, answered.as_ref().map(|d| d.hold)) {
-            let lasts = parts.iter().all(|part| {
+            let mut deciding = parts.iter().filter(|part| !part.looks_on());
+            let lasts = deciding.all(|part| {
                 let place = locked.place(part, Op::Peek, now).unwrap_or(Place::Own);
                 locked.cell(part, place).is_some_and(|cell| cell.holds_still(id.get(), now))
             });
@@ -193,9 +205,15 @@ impl Memory {
     }
 }
 
-fn remember_hold(holds: &mut HoldsLocked<'_>, id: HoldId, op: Op, parts: &Parts<'_>, now: Micros) {
+fn remember_hold<'a, 'p: 'a>(
+    holds: &mut HoldsLocked<'_>,
+    id: HoldId,
+    op: Op,
+    parts: impl Iterator<Item = &'a Part<'p>>,
+    now: Micros,
+) {
     let Op::Hold { ttl, expiry, .. } = op else { return };
-    let parts = parts.iter().map(|part| HeldPart {
+    let parts = parts.map(|part| HeldPart {
         limit: part.limit.clone(),
         fingerprint: part.fingerprint,
         cost: part.cost,
@@ -255,7 +273,7 @@ impl OnceKey {
 
     fn keep(&self, locked: &mut Locked<'_>, now: Micros, decision: &Decision) {
         let expires = now.saturating_add(CallId::TTL);
-        let record = Once { request: self.request, decision: decision.clone(), expires };
+        let record = Once { request: self.request, decision: decision.kept(), expires };
         self.table(locked).insert(self.name, record);
     }
 }

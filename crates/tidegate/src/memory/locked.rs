@@ -21,6 +21,13 @@ pub(crate) struct Part<'a> {
     pub(crate) who: Option<&'a str>,
 }
 
+impl Part<'_> {
+    /// Does its limit only look on?
+    pub(crate) fn looks_on(&self) -> bool {
+        self.limit.is_shadow()
+    }
+}
+
 pub(crate) type Parts<'a> = SmallVec<[Part<'a>; 2]>;
 
 /// The charges of a call; those to the same limit and key are added up.
@@ -258,7 +265,11 @@ impl<'a> Locked<'a> {
 
     /// The overflow bucket of a part: one of its limit's own, chosen by the key.
     fn bucket(&self, part: &Part<'_>) -> u128 {
-        let nth = part.fingerprint % Self::OVERFLOW_BUCKETS;
+        // One key's own limit is not for others to be counted under.
+        let nth = match part.limit.is_override() {
+            true => part.fingerprint,
+            false => part.fingerprint % Self::OVERFLOW_BUCKETS,
+        };
         self.memory.fingerprints.of((part.limit.state(), "overflow", nth))
     }
 }

@@ -69,7 +69,7 @@ impl Memory {
                 let budget = self.budget_of(place);
                 let cell = locked.cell(part, place);
                 let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
-                decision.expired |= held.is_none();
+                decision.expired |= held.is_none() && !part.looks_on();
                 let charged_at_end = match (held, reserved.expiry) {
                     (None, Expiry::Charge) => part.cost,
                     _ => Cost::ZERO,
@@ -82,10 +82,11 @@ impl Memory {
                         cell.charge(now, due, None, budget);
                     });
                 }
-                decision.verdicts.push(Verdict { delay: turn, ..peek(locked, part, place, now) });
+                let after = Verdict { delay: turn, ..peek(locked, part, place, now) };
+                decision.push(part.limit, after);
                 locked.drop_if_recovered(part, place, now);
             }
-            reserved.settled = Some((cost, decision.clone()));
+            reserved.settled = Some((cost, decision.kept()));
             reserved.forget_at = now.saturating_add(HoldId::REMEMBERED);
             Ok(decision)
         })
@@ -109,8 +110,8 @@ impl Memory {
                     let renewed = held.map(|held| Hold { deadline, ttl, ..held });
                     renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
                 });
-                decision.expired |= !renewed;
-                decision.verdicts.push(peek(locked, part, place, now));
+                decision.expired |= !renewed && !part.looks_on();
+                decision.push(part.limit, peek(locked, part, place, now));
             }
             // Whatever was renewed must be remembered for longer than it lasts.
             let forget_at = deadline.saturating_add(HoldId::REMEMBERED);
@@ -139,7 +140,10 @@ impl Memory {
         if reserved.is_forgotten(now) {
             return Err(Refusal::UnknownHold.into());
         }
-        change(reserved, &parts, &mut locked, now)
+        let mut decision = change(reserved, &parts, &mut locked, now)?;
+        let deciding = held_parts.iter().filter(|part| !part.limit.is_shadow());
+        decision.held = deciding.map(|part| part.limit.clone()).collect();
+        Ok(decision)
     }
 
     fn lock_holds(&self, id: HoldId) -> HoldsLocked<'_> {

@@ -1,0 +1,147 @@
+//! What a client in another language may send by mistake is refused before the first write.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "support/server.rs"]
+mod server;
+
+use redis::Value;
+use server::Server;
+use tidegate_redis::script_text;
+
+const BUCKET: &[&str] = &["1", "1", "720000000", "1", "5", "0"];
+const ID: &str = "0123456789abcdef0123456789abcdef";
+
+/// A call of a script, each word of which can be another.
+#[derive(Clone)]
+struct Sent {
+    op: &'static str,
+    id: &'static str,
+    ttl: &'static str,
+    expiry: &'static str,
+    settle: &'static str,
+    request: &'static str,
+    count: Option<&'static str>,
+    parts: Vec<Vec<&'static str>>,
+    /// The names of the states.
+    names: Vec<&'static str>,
+    /// Keys behind those of the parts.
+    more_keys: Vec<&'static str>,
+    more_words: Vec<&'static str>,
+}
+
+impl Sent {
+    fn check(limits: &[&[&'static str]]) -> Self {
+        let part = |limit: &&[&'static str]| [*limit, &["0", "1", "", ""]].concat();
+        Self {
+            op: "check",
+            id: "",
+            ttl: "0",
+            expiry: "0",
+            settle: "",
+            request: "",
+            count: None,
+            parts: limits.iter().map(part).collect(),
+            names: vec!["{x}:a", "{x}:b"],
+            more_keys: Vec::new(),
+            more_words: Vec::new(),
+        }
+    }
+
+    fn hold() -> Self {
+        let record = vec!["{x}:record"];
+        Self { op: "hold", id: ID, ttl: "1000000", more_keys: record, ..Self::check(&[BUCKET]) }
+    }
+
+    fn to(&self, connection: &mut redis::Connection) -> redis::RedisResult<Value> {
+        let of = |name: &&str| [name.to_string(), format!("{name}:log"), format!("{name}:holds")];
+        let states = &self.names[..self.parts.len().min(self.names.len())];
+        let mut keys: Vec<String> = states.iter().flat_map(of).collect();
+        keys.extend(self.more_keys.iter().map(ToString::to_string));
+        let count = self.parts.len().to_string();
+        let count = self.count.unwrap_or(&count);
+        let Self { op, id, ttl, expiry, settle, request, .. } = self;
+        let mut command = redis::cmd("EVAL");
+        command.arg(script_text(&[])).arg(keys.len()).arg(&keys);
+        command.arg(&["1", op, "", id, ttl, expiry, settle, request, "record", count]);
+        command.arg(self.parts.concat()).arg(&self.more_words).query(connection)
+    }
+}
+
+#[test]
+fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() {
+    let server = Server::start();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let check = || Sent::check(&[BUCKET]);
+    let mut bad: Vec<(&str, Sent)> = Vec::new();
+    for (what, limit) in [
+        ("tick 0", &["1", "0", "720000000", "1", "5", "0"][..]),
+        ("permit 0", &["1", "1", "0", "1", "5", "0"]),
+        ("drain 0", &["1", "1", "720000000", "0", "5", "0"]),
+        ("queue 7", &["1", "1", "720000000", "1", "5", "7"]),
+        ("units beyond 2^52", &["1", "1", "4503599627370495", "1", "2", "0"]),
+        ("size of 2^52", &["1", "1", "1", "1", "4503599627370496", "0"]),
+        ("every 0", &["2", "0", "1", "5"]),
+        ("amount 0", &["2", "1000000", "0", "5"]),
+        ("aligned length 0", &["3", "0", "5", "0"]),
+        ("first-hit length 0", &["3", "2", "5", "0"]),
+        ("mode 9", &["3", "9", "5", "3600000000"]),
+        ("calendar without boundaries", &["3", "1", "5", "0"]),
+        ("grain 0", &["4", "5", "0", "1000000"]),
+        ("window 0", &["4", "5", "1", "0"]),
+        ("approximate tick 0", &["5", "0", "5", "3600000000"]),
+        ("approximate window 0", &["5", "1", "5", "0"]),
+        ("approximate beyond 2^52", &["5", "1", "4503599627370495", "2"]),
+        ("algorithm 7", &["7", "5"]),
+        ("algorithm in hexadecimal", &["0x6", "5"]),
+    ] {
+        bad.push((what, Sent::check(&[limit])));
+        // Behind one that is good: that must not have been charged.
+        bad.push((what, Sent::check(&[BUCKET, limit])));
+    }
+    let one_boundary = ["3", "1", "5", "0", "1", "1", "1", "", ""].to_vec();
+    let descending = ["3", "1", "5", "0", "2", "9007199254740991", "1", "1", "", ""].to_vec();
+    bad.extend([
+        ("one boundary", Sent { parts: vec![one_boundary], ..check() }),
+        ("boundaries that descend", Sent { parts: vec![descending], ..check() }),
+        ("no parts", Sent { parts: Vec::new(), names: Vec::new(), ..check() }),
+        ("more parts than there are", Sent { count: Some("2"), ..check() }),
+        ("fewer parts than there are", Sent { count: Some("1"), ..Sent::check(&[BUCKET, BUCKET]) }),
+        (
+            "one state twice",
+            Sent { names: vec!["{x}:a", "{x}:a"], ..Sent::check(&[BUCKET, BUCKET]) },
+        ),
+        ("a word too many", Sent { more_words: vec!["1"], ..check() }),
+        ("a key too many", Sent { more_keys: vec!["{x}:more"], ..check() }),
+        ("a part without keys", Sent { names: vec!["{x}:a"], ..Sent::check(&[BUCKET, BUCKET]) }),
+        ("an id without its key", Sent { request: "0123456789abcdef0123456789abcdef", ..check() }),
+        ("a short fingerprint", Sent { request: "f", more_keys: vec!["{x}:once"], ..check() }),
+        ("expiry 2", Sent { expiry: "2", ..check() }),
+        ("an operation that is none", Sent { op: "chek", ..check() }),
+        ("a settle cost that is none", Sent { settle: "0x1", ..check() }),
+        ("a hold of no length", Sent { ttl: "0", ..Sent::hold() }),
+        ("a hold without an id", Sent { id: "", ..Sent::hold() }),
+        (
+            "a hold of an id that is none",
+            Sent { id: "0123456789abcdef0123456789abcdeg", ..Sent::hold() },
+        ),
+        ("a hold without a record", Sent { more_keys: Vec::new(), ..Sent::hold() }),
+        (
+            "a hold of nothing",
+            Sent { parts: vec![[BUCKET, &["0", "0", "", ""]].concat()], ..Sent::hold() },
+        ),
+    ]);
+    for (what, sent) in &bad {
+        let error = sent.to(&mut connection).expect_err(what).to_string();
+        assert!(error.contains("TIDEGATE "), "{what}: {error}");
+        assert_eq!(server.cli(&["DBSIZE"]), "0", "{what}");
+    }
+    // And what they were made from is fine.
+    check().to(&mut connection).unwrap();
+    Sent::hold().to(&mut connection).unwrap();
+    let settle = Sent { op: "settle", ..Sent::hold() };
+    let nothing = Sent { parts: Vec::new(), names: Vec::new(), ..settle.clone() };
+    nothing.to(&mut connection).expect_err("no parts");
+    let Value::Array(reply) = settle.to(&mut connection).unwrap() else { panic!("no array") };
+    assert_eq!(reply[0], Value::Int(1), "settled by nothing before");
+}

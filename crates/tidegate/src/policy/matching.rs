@@ -1,0 +1,469 @@
+//! Which requests a rule is about.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::InvalidRule;
+
+/// What a policy asks of a request. Whoever has requests of another kind implements it for them.
+pub trait Request {
+    /// `GET`, `POST`..; empty if it is not known, which no rule with a method matches.
+    fn method(&self) -> &str;
+    /// The path as the service behind will see it: decoded, without dot segments and the query.
+    fn path(&self) -> &str;
+    /// The host, with or without a port.
+    fn host(&self) -> &str;
+    /// The first value of a header; `name` is in lower case.
+    fn header(&self, name: &str) -> Option<&str>;
+    /// The first value of a query parameter.
+    fn query(&self, name: &str) -> Option<Cow<'_, str>>;
+    /// The first value of a cookie.
+    fn cookie(&self, name: &str) -> Option<Cow<'_, str>>;
+    /// What stands for the bearer token: a hash, since keys are shown to operators.
+    fn bearer(&self) -> Option<Cow<'_, str>>;
+    /// Where the request came from, as far as proxies that are trusted tell.
+    fn client_ip(&self) -> Option<IpAddr>;
+    /// Was it passed on by a proxy that is trusted? Only then its word about a cost counts.
+    fn is_vouched_for(&self) -> bool;
+}
+
+/// What a request must look like for a rule to apply. Empty, it is like every request.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Match {
+    /// One of these methods; any if there are none.
+    pub methods: Vec<Box<str>>,
+    /// This path.
+    pub path: Option<PathPattern>,
+    /// This host: a name, or `*.example.com` for everything below it.
+    pub host: Option<Box<str>>,
+    /// These headers, each with a value in which `*` stands for anything.
+    pub headers: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Match {
+    /// Is the request like this?
+    pub fn matches(&self, request: &impl Request) -> bool {
+        self.has_method(request.method())
+            && self.path.as_ref().is_none_or(|path| path.matches(request.path()))
+            && self.host.as_ref().is_none_or(|host| is_host(host, request.host()))
+            && self.headers.iter().all(|(name, value)| {
+                request.header(name).is_some_and(|given| glob(value.as_bytes(), given.as_bytes()))
+            })
+    }
+
+    fn has_method(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|m| m.eq_ignore_ascii_case(method))
+    }
+
+    /// The same with the names of headers in lower case, as requests are asked for them.
+    pub(super) fn normal(mut self) -> Result<Self, InvalidRule> {
+        let is_method = |m: &str| {
+            !m.is_empty() && m.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        };
+        if let Some(method) = self.methods.iter().find(|method| !is_method(method)) {
+            return Err(InvalidRule::Method(method.clone()));
+        }
+        if let Some(host) = self.host.as_ref().filter(|host| !can_be_host(host)) {
+            return Err(InvalidRule::Host(host.clone()));
+        }
+        for (name, _) in &mut self.headers {
+            name.make_ascii_lowercase();
+        }
+        Ok(self)
+    }
+
+    /// Does everything that `other` matches match here too? `false` also means "not sure".
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let methods = self.methods.is_empty()
+            || (!other.methods.is_empty() && other.methods.iter().all(|m| self.has_method(m)));
+        let path = match (&self.path, &other.path) {
+            (None, _) => true,
+            (Some(ours), Some(theirs)) => ours.covers(theirs),
+            (Some(_), None) => false,
+        };
+        let host = self.host.is_none() || self.host == other.host;
+        methods && path && host && self.headers.iter().all(|header| other.headers.contains(header))
+    }
+}
+
+/// A path in which `{name}` stands for one segment, `*` for any part of one, and a last segment of
+/// `*` for everything below. `/login` is like `/login/` too; `/api/*` is like `/api/`, but not like
+/// `/api`. To end with any one segment, write `/api/*/` or name it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathPattern {
+    segments: Vec<Segment>,
+    /// It ends with `/*`.
+    below: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Segment {
+    Literal(Box<str>),
+    Glob(Box<str>),
+    Named(Box<str>),
+}
+
+impl PathPattern {
+    /// The longest pattern in bytes.
+    pub const MAX_LEN: usize = 1_024;
+
+    /// Is the path like this?
+    pub fn matches(&self, path: &str) -> bool {
+        let Some(path) = path.strip_prefix('/') else { return false };
+        let path = if self.below { path } else { path.strip_suffix('/').unwrap_or(path) };
+        let mut given = path.split('/');
+        let mut first = |segment: &Segment| given.next().is_some_and(|text| segment.matches(text));
+        let own = if self.segments.is_empty() && !self.below {
+            return path.is_empty();
+        } else {
+            self.segments.iter().all(&mut first)
+        };
+        // Everything below `/a/` is below `/a/*`; `/a` itself is not.
+        own && given.next().is_some() == self.below
+    }
+
+    /// The segment that stands where `{name}` does.
+    pub fn named<'p>(&self, name: &str, path: &'p str) -> Option<&'p str> {
+        let is_named = |segment: &Segment| matches!(segment, Segment::Named(n) if **n == *name);
+        let place = self.segments.iter().position(is_named)?;
+        path.strip_prefix('/')?.split('/').nth(place).filter(|text| !text.is_empty())
+    }
+
+    /// Does it have a `{name}`?
+    pub fn names(&self, name: &str) -> bool {
+        self.segments.iter().any(|s| matches!(s, Segment::Named(n) if **n == *name))
+    }
+
+    /// Its segments, as far as they stand for themselves.
+    pub(super) fn literals(&self) -> impl Iterator<Item = Option<&str>> {
+        self.segments.iter().map(|segment| match segment {
+            Segment::Literal(text) => Some(&**text),
+            Segment::Glob(_) | Segment::Named(_) => None,
+        })
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        let enough = if self.below {
+            // `/` is below `/*`, while `/a` is not below `/a/*`.
+            other.segments.len() > self.segments.len()
+                || self.segments.is_empty()
+                || (other.below && other.segments.len() == self.segments.len())
+        } else {
+            !other.below && other.segments.len() == self.segments.len()
+        };
+        enough
+            && self.segments.iter().zip(&other.segments).all(|(ours, theirs)| ours.covers(theirs))
+    }
+}
+
+impl Segment {
+    fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Literal(literal) => **literal == *text,
+            Self::Glob(pattern) => !text.is_empty() && glob(pattern.as_bytes(), text.as_bytes()),
+            Self::Named(_) => !text.is_empty(),
+        }
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Named(_), Self::Literal(text)) => !text.is_empty(),
+            (Self::Named(_), _) => true,
+            (Self::Glob(pattern), _) if &**pattern == "*" => Self::Named("".into()).covers(other),
+            (ours, Self::Literal(text)) => ours.matches(text),
+            (ours, theirs) => ours == theirs,
+        }
+    }
+}
+
+impl FromStr for PathPattern {
+    type Err = InvalidPattern;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPattern> {
+        let Some(rest) = text.strip_prefix('/') else { return Err(InvalidPattern::NoSlash) };
+        if text.len() > Self::MAX_LEN {
+            return Err(InvalidPattern::TooLong);
+        }
+        if text.contains(['?', '#']) {
+            return Err(InvalidPattern::Query);
+        }
+        if text.contains("**") {
+            return Err(InvalidPattern::Stars);
+        }
+        // No request comes with such a path: it would be spelled differently.
+        if text.contains("//") || rest.split('/').any(|part| matches!(part, "." | "..")) {
+            return Err(InvalidPattern::NotNormal);
+        }
+        let (rest, below) = match rest.strip_suffix('*') {
+            Some("") => ("", true),
+            Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
+            _ => (rest.strip_suffix('/').unwrap_or(rest), false),
+        };
+        let mut segments: Vec<Segment> = Vec::new();
+        for part in rest.split('/').take_while(|_| !rest.is_empty()) {
+            segments.push(match part.strip_prefix('{').and_then(|p| p.strip_suffix('}')) {
+                Some(name) if is_word(name) => {
+                    let named = Segment::Named(name.into());
+                    if segments.contains(&named) {
+                        return Err(InvalidPattern::Twice(name.into()));
+                    }
+                    named
+                }
+                None if !part.contains(['{', '}']) && part.contains('*') => {
+                    Segment::Glob(part.into())
+                }
+                None if !part.contains(['{', '}']) => Segment::Literal(part.into()),
+                _ => return Err(InvalidPattern::Braces),
+            });
+        }
+        Ok(Self { segments, below })
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for segment in &self.segments {
+            match segment {
+                Segment::Literal(text) | Segment::Glob(text) => write!(f, "/{text}")?,
+                Segment::Named(name) => write!(f, "/{{{name}}}")?,
+            }
+        }
+        match (self.below, self.segments.last()) {
+            (true, _) => f.write_str("/*"),
+            (false, None) => f.write_str("/"),
+            // Without the slash, it would stand for everything below.
+            (false, Some(Segment::Glob(text))) if **text == *"*" => f.write_str("/"),
+            (false, Some(_)) => Ok(()),
+        }
+    }
+}
+
+/// Why a path pattern is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum InvalidPattern {
+    /// It does not begin with a slash.
+    NoSlash,
+    /// It is longer than [`PathPattern::MAX_LEN`].
+    TooLong,
+    /// It has a query or a fragment.
+    Query,
+    /// Two stars in a row.
+    Stars,
+    /// Two slashes in a row, or a segment of one or two dots.
+    NotNormal,
+    /// A brace is not part of a `{name}` that is a whole segment.
+    Braces,
+    /// The same name twice.
+    Twice(Box<str>),
+}
+
+impl fmt::Display for InvalidPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash => f.write_str("a path begins with a slash; write /login or /api/*"),
+            Self::TooLong => {
+                write!(f, "the path is too long; use at most {} bytes", PathPattern::MAX_LEN)
+            }
+            Self::Query => f.write_str("only the path is matched; leave out ? and #"),
+            Self::Stars => {
+                f.write_str("one star is enough; write /api/* for everything below /api/")
+            }
+            Self::NotNormal => f.write_str(
+                "paths are compared without // and without . and .. segments; leave them out",
+            ),
+            Self::Braces => {
+                f.write_str("braces hold the name of a whole segment; write /users/{id}/posts")
+            }
+            Self::Twice(name) => write!(f, "{{{name}}} stands there twice; rename one"),
+        }
+    }
+}
+
+impl std::error::Error for InvalidPattern {}
+
+fn is_word(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Could a request have a host like this pattern? Ports are not compared.
+fn can_be_host(pattern: &str) -> bool {
+    let name = pattern.strip_prefix("*.").unwrap_or(pattern);
+    let is_literal = name.starts_with('[') && name.ends_with(']');
+    let odd = if is_literal { "/*?#@ " } else { ":/*?#@ " };
+    !name.is_empty() && !name.ends_with('.') && !name.contains(|c| odd.contains(c))
+}
+
+fn is_host(pattern: &str, host: &str) -> bool {
+    let host = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    match pattern.strip_prefix("*.") {
+        Some(parent) => host
+            .len()
+            .checked_sub(parent.len() + 1)
+            .and_then(|at| host.split_at_checked(at))
+            .is_some_and(|(child, tail)| {
+                !child.is_empty() && tail.starts_with('.') && tail[1..].eq_ignore_ascii_case(parent)
+            }),
+        None => host.eq_ignore_ascii_case(pattern),
+    }
+}
+
+/// Is `text` like `pattern`, in which `*` stands for any bytes? Linear in the text for each star.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut resume: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            resume = Some((p + 1, t));
+            p += 1;
+        } else if pattern.get(p) == text.get(t) {
+            p += 1;
+            t += 1;
+        } else if let Some((after, from)) = resume {
+            resume = Some((after, from + 1));
+            p = after;
+            t = from + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> PathPattern {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn paths_match_segment_by_segment() {
+        for (pattern, yes, no) in [
+            ("/", vec!["/"], vec!["/a", "", "a"]),
+            ("/login", vec!["/login", "/login/"], vec!["/", "/login/x", "/Login", "/log", "login"]),
+            ("/users/{id}", vec!["/users/7", "/users/7/"], vec!["/users", "/users/", "/users/7/x"]),
+            ("/a/{x}/b", vec!["/a/1/b"], vec!["/a//b", "/a/1/2/b", "/a/1/c"]),
+            ("/api/*", vec!["/api/", "/api/x", "/api/x/y"], vec!["/api", "/apis", "/"]),
+            ("/*", vec!["/", "/x", "/x/y/"], vec!["", "x"]),
+            ("/img/*.png", vec!["/img/a.png", "/img/.png"], vec!["/img/a.jpg", "/img/a/b.png"]),
+            ("/*/edit", vec!["/a/edit"], vec!["/edit", "/a/b/edit", "//edit"]),
+            ("/a*", vec!["/a", "/abc", "/abc/"], vec!["/", "/b", "/abc/d"]),
+            ("/a/*/", vec!["/a/b", "/a/b/"], vec!["/a", "/a/", "/a/b/c"]),
+            ("/*/", vec!["/a", "/a/"], vec!["/", "/a/b"]),
+            ("/ä/{x}", vec!["/ä/ö"], vec!["/ä", "/a/ö"]),
+        ] {
+            let parsed = path(pattern);
+            assert_eq!(parsed.to_string(), pattern);
+            for text in yes {
+                assert!(parsed.matches(text), "{pattern} {text}");
+            }
+            for text in no {
+                assert!(!parsed.matches(text), "{pattern} {text}");
+            }
+        }
+        assert_eq!(path("/a/{x}/{y}").named("y", "/a/1/22"), Some("22"));
+        assert_eq!(path("/a/{x}").named("y", "/a/1"), None);
+    }
+
+    #[test]
+    fn a_bad_pattern_is_refused() {
+        let long = format!("/{}", "x".repeat(PathPattern::MAX_LEN));
+        for text in [
+            "", "login", "/a?b", "/a#b", "/{", "/{a", "/x{a}", "/{}", "/{a}/{a}", "/**", "/a/**",
+            "/a**/b", "//", "//*", "/a//b", "/a//", "/./a", "/a/..", &long,
+        ] {
+            assert!(text.parse::<PathPattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_match_covers_another_only_when_that_is_certain() {
+        let of = |method: &str, pattern: &str| Match {
+            methods: (!method.is_empty()).then(|| method.into()).into_iter().collect(),
+            path: (!pattern.is_empty()).then(|| path(pattern)),
+            ..Match::default()
+        };
+        for (a, b, covers) in [
+            (of("", ""), of("POST", "/x"), true),
+            (of("POST", ""), of("", "/x"), false),
+            (of("POST", ""), of("post", "/x"), true),
+            (of("", "/api/*"), of("", "/api/x"), true),
+            (of("", "/api/*"), of("", "/api/x/*"), true),
+            (of("", "/api/*"), of("", "/api/*"), true),
+            (of("", "/api/*"), of("", "/api"), false),
+            (of("", "/*"), of("", "/"), true),
+            (of("", "/*"), of("", ""), false),
+            (of("", "/api/*/"), of("", "/api/{x}"), true),
+            (of("", "/api/*/"), of("", "/api/*"), false),
+            (of("", "/api/*"), of("", "/api/*/"), true),
+            (of("", "/{x}/*"), of("", "/a*/b"), true),
+            (of("POST", ""), of("GET", ""), false),
+            (of("", "/api/{x}"), of("", "/api/y"), true),
+            (of("", "/api/{x}"), of("", "/api/*"), false),
+            (of("", "/a*"), of("", "/abc"), true),
+            (of("", "/a*"), of("", "/{x}"), false),
+            (of("", "/api/x"), of("", ""), false),
+        ] {
+            assert_eq!(a.covers(&b), covers, "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_match_by_name_or_below_a_name() {
+        for (pattern, host, expected) in [
+            ("example.com", "EXAMPLE.com:8080", true),
+            ("example.com", "example.com.", true),
+            ("example.com", "a.example.com", false),
+            ("*.example.com", "a.b.example.com", true),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", "badexample.com", false),
+            ("*.example.com", "ä.example.com", true),
+            ("*.example.com", "äexample.com", false),
+        ] {
+            assert_eq!(is_host(pattern, host), expected, "{pattern} {host}");
+        }
+    }
+
+    #[test]
+    fn what_no_request_can_be_like_is_refused() {
+        let of = |method: &str, host: &str| Match {
+            methods: vec![method.into()],
+            host: Some(host.into()),
+            ..Match::default()
+        };
+        for host in ["a.example", "*.example.com", "localhost", "[::1]", "10.0.0.1", "x_y.example"]
+        {
+            assert!(of("GET", host).normal().is_ok(), "{host}");
+        }
+        for host in
+            ["", "*", "*.", "a.example:80", "a.example.", "api.*", "*example.com", "http://a"]
+        {
+            assert_eq!(of("M-SEARCH", host).normal(), Err(InvalidRule::Host(host.into())));
+        }
+        for method in ["", "*", "GET,POST", "GET "] {
+            assert_eq!(of(method, "a").normal(), Err(InvalidRule::Method(method.into())));
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXcYb", false),
+            ("", "", true),
+            ("", "a", false),
+            ("**a", "ba", true),
+        ] {
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+    }
+}
