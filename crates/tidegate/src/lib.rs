@@ -8,6 +8,7 @@
 //! - [`Limiter`] is what programs use: check, wait, reserve. It asks an [`Engine`].
 //! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
 //!   the engine inside the process.
+//! - [`Fallback`] is the engine around another that answers when that one does not.
 //! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
 //! - `conformance` (a feature) holds any engine to the same claims.
 
@@ -21,6 +22,7 @@ mod clock;
 pub mod conformance;
 mod decision;
 mod engine;
+mod fallback;
 mod key;
 mod limiter;
 mod memory;
@@ -37,12 +39,13 @@ pub use call::{Call, CallId, Charge, HoldId, Op};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Source};
 pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
+pub use fallback::Fallback;
 pub use key::Key;
 pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve, Telling};
 pub use memory::{Memory, MemoryBuilder};
 pub use policy::{Plan, Policy, PolicyRule, RuleDraft};
-pub use rule::{InvalidRule, Rule, RuleLimit};
+pub use rule::{InvalidRule, OnStoreFailure, Rule, RuleLimit};
 pub use tidegate_core::{
     Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros, Moment,
-    Outcome, ParseLimitError, Part, Span, Standing, Tick, Verdict, Wait,
+    Outcome, ParseLimitError, Part, Share, Span, Standing, Tick, Verdict, Wait,
 };

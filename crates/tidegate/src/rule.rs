@@ -1,10 +1,10 @@
 //! Rules: named lists of limits.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use tidegate_core::{Algorithm, Limit, Micros, Moment};
+use tidegate_core::{Algorithm, Limit, Micros, Moment, Share};
 
 use crate::address::InvalidNetwork;
 use crate::calendar::Calendar;
@@ -36,6 +36,27 @@ pub struct RuleLimit {
     first: bool,
     decides: Decides,
     comes_from: Origin,
+    on_store_failure: OnStoreFailure,
+    /// The limit that is gone by while the store does not answer, once it was asked for.
+    local: OnceLock<Arc<Self>>,
+}
+
+/// What happens under a rule while the store does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnStoreFailure {
+    /// This process counts alone, and grants this share of every limit.
+    Fallback(Share),
+    /// Everything is denied.
+    Deny,
+    /// Everything passes.
+    Allow,
+}
+
+/// A half of every limit.
+impl Default for OnStoreFailure {
+    fn default() -> Self {
+        Self::Fallback(Share::HALF)
+    }
 }
 
 /// Does a limit decide, or only look on?
@@ -156,6 +177,22 @@ impl Rule {
         Self { limits: limits.collect(), name: name.clone() }
     }
 
+    /// The same limits with what happens while the store does not answer. Made for a rule that
+    /// nobody else has yet; another one stays as it is.
+    #[must_use]
+    pub fn on_store_failure(mut self, what: OnStoreFailure) -> Self {
+        self.set_on_store_failure(what);
+        self
+    }
+
+    pub(crate) fn set_on_store_failure(&mut self, what: OnStoreFailure) {
+        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
+            if let Some(limit) = Arc::get_mut(limit) {
+                limit.on_store_failure = what;
+            }
+        }
+    }
+
     /// The same limits for one key alone. Made for a rule that nobody else has yet.
     pub(crate) fn for_one_key(mut self) -> Self {
         for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
@@ -171,6 +208,9 @@ impl Rule {
     pub(crate) fn enact_as(&self, generation: u64) {
         for limit in self.limits.iter() {
             limit.generation.store(generation, Ordering::Release);
+            if let Some(local) = limit.local.get() {
+                local.generation.store(generation, Ordering::Release);
+            }
         }
     }
 
@@ -214,7 +254,24 @@ impl RuleLimit {
             first: true,
             decides: Decides::Yes,
             comes_from: Origin::Rule,
+            on_store_failure: OnStoreFailure::default(),
+            local: OnceLock::new(),
         }
+    }
+
+    /// What happens while the store does not answer.
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+
+    /// The limit that is gone by while the store does not answer: a share of this one.
+    pub(crate) fn local(&self, share: Share) -> &Arc<Self> {
+        self.local.get_or_init(|| {
+            let limit = self.limit.scaled(share);
+            let local = Self::new(&self.rule, self.policy.clone(), self.state.clone(), limit);
+            local.generation.store(self.generation(), Ordering::Release);
+            Arc::new(Self { first: self.first, comes_from: self.comes_from, ..local })
+        })
     }
 
     /// Does it only look on? What it would have denied passes.

@@ -1373,3 +1373,83 @@ const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Arc<Policy>>();
 };
+
+// --- callers who name rules, without a plan of their own ----------------------------------------
+
+#[test]
+fn lists_overrides_and_prefixes_count_for_callers_who_name_a_rule() {
+    let limiter = Limiter::with_policy(
+        Memory::default(),
+        policy([RuleDraft {
+            key: vec![KeyPart::ClientIp],
+            deny: vec![Entry::from("10.0.0.0/8")],
+            overrides: vec![Override {
+                key: vec!["1.2.3.4".into()],
+                limits: vec!["50/h".parse().unwrap()],
+                until: None,
+            }],
+            ..draft("r", &["5/h"])
+        }]),
+    );
+    let check = |key: &str| limiter.check_each(&[tidegate::Ask::new("r", key)]).now().unwrap();
+    assert!(!check("10.1.1.1").allowed());
+    assert_eq!(limiter.check_now("10.1.1.1").unwrap().source, Source::Policy);
+    assert_eq!(check("1.2.3.4").verdict().limit, 50);
+    check("2001:db8::1");
+    assert_eq!(check("2001:db8::2").remaining(), 3, "one /64");
+}
+
+#[test]
+fn what_a_key_on_a_list_has_used_can_be_forgotten() {
+    let rule = |deny: &[&str]| RuleDraft {
+        deny: deny.iter().map(|text| Entry::from(*text)).collect(),
+        ..draft("r", &["5/h"])
+    };
+    let limiter = Limiter::with_policy(Memory::default(), policy([rule(&[])]));
+    limiter.check("bob").cost(4).now().unwrap();
+    limiter.set_policy(policy([rule(&["bob"])]));
+    assert!(!limiter.check_now("bob").unwrap().allowed());
+    limiter.reset("bob").now().unwrap();
+    limiter.set_policy(policy([rule(&[])]));
+    assert_eq!(limiter.check_now("bob").unwrap().remaining(), 4);
+}
+
+#[test]
+fn where_no_limit_decides_everything_passes() {
+    let limiter = Limiter::with_policy(
+        Memory::default(),
+        policy([RuleDraft { allow: vec![Entry::from("bob")], ..draft("r", &["1/h"]) }]),
+    );
+    for _ in 0..3 {
+        let decision = limiter.check_now("bob").unwrap();
+        assert_eq!(decision.outcome(), tidegate::Outcome::Allow);
+        assert_eq!((decision.retry_after(), decision.remaining()), (Wait::NONE, u64::MAX));
+    }
+}
+
+/// A full memory puts new keys into buckets that they share; not under somebody's own limit.
+#[test]
+fn without_room_nobody_is_counted_under_the_override_of_another() {
+    let limiter = Limiter::with_policy(
+        Memory::builder().cap_bytes(64 << 10).build(),
+        policy([RuleDraft {
+            overrides: vec![Override {
+                key: vec!["vip".into()],
+                limits: vec!["100000/h".parse().unwrap()],
+                until: None,
+            }],
+            ..draft("r", &["fixed-window 5/h"])
+        }]),
+    );
+    for i in 0..5_000 {
+        limiter.check_now(&format!("filler-{i}")).unwrap();
+    }
+    assert!(limiter.check_now("vip").unwrap().allowed());
+    let mut passed = 0;
+    for i in 0..200 {
+        let decision = limiter.check_now(&format!("stranger-{}", i % 16)).unwrap();
+        assert_eq!(decision.verdict().limit, 5);
+        passed += u64::from(decision.allowed());
+    }
+    assert!(passed <= 16 * 5, "{passed}");
+}

@@ -11,7 +11,7 @@ use super::matching::Match;
 use super::subject::{KeyPart, OnMissingKey};
 use crate::address::{Client, Network};
 use crate::rule::{InvalidRule, new_generations};
-use crate::{Key, Rule};
+use crate::{Key, OnStoreFailure, Rule};
 
 /// A rule as somebody writes it down. [`PolicyRule::new`] makes a rule of it.
 #[derive(Clone, Default, Debug)]
@@ -233,6 +233,18 @@ impl PolicyRule {
             allow: Vec::new(),
             deny: Vec::new(),
         }
+    }
+
+    /// The same rule with what happens while the store does not answer. Made for a rule that is not
+    /// in use yet.
+    #[must_use]
+    pub fn on_store_failure(mut self, what: OnStoreFailure) -> Self {
+        self.rule.set_on_store_failure(what);
+        self.afterwards.iter_mut().for_each(|rule| rule.set_on_store_failure(what));
+        for one in &mut self.overrides.all {
+            one.rule.set_on_store_failure(what);
+        }
+        self
     }
 
     /// Its name and limits.

@@ -1,0 +1,148 @@
+//! A part of a limit, for one who has to count alone for a while.
+
+use crate::draft::Draft;
+use crate::limit::Limit;
+use crate::shape::Shape;
+
+/// A share of a whole: one millionth to all of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Share(u64);
+
+impl Share {
+    /// A half.
+    pub const HALF: Self = Self(Self::WHOLE / 2);
+    const WHOLE: u64 = 1_000_000;
+
+    /// So many millionths: 1 to 1,000,000.
+    pub const fn from_millionths(millionths: u64) -> Option<Self> {
+        if millionths == 0 || millionths > Self::WHOLE { None } else { Some(Self(millionths)) }
+    }
+
+    /// That much of a number, rounded down but at least 1. Of nothing it is nothing.
+    fn of(self, number: u64) -> u64 {
+        let part = u128::from(number) * u128::from(self.0) / u128::from(Self::WHOLE);
+        // A part of a number is no larger than the number.
+        u64::try_from(part).unwrap_or(number).max(number.min(1))
+    }
+}
+
+impl Limit {
+    /// The same limit with this share of its permits: never more than that, and at least one, if it
+    /// has any.
+    ///
+    /// ```
+    /// use tidegate_core::{Limit, Share};
+    /// let half = "100/s burst 25".parse::<Limit>()?.scaled(Share::HALF);
+    /// assert_eq!(half.to_string(), "50/s burst 12");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn scaled(&self, share: Share) -> Self {
+        let sizes =
+            |size: u64| core::iter::successors(Some(share.of(size)), |&s| (s > 1).then(|| s / 2));
+        // What is left may not be exact on any tick. Then a little less is, and with a burst that is
+        // small enough everything is.
+        for size in sizes(self.capacity()) {
+            for count in self.counts(share) {
+                let draft = Draft {
+                    count,
+                    burst: self.draft.burst.and(Some(size)),
+                    capacity: self.draft.capacity.and(Some(size)),
+                    ..self.draft.clone()
+                };
+                if let Ok(scaled) = draft.build() {
+                    return scaled;
+                }
+            }
+        }
+        self.clone()
+    }
+
+    /// The count with this share of it, and then smaller and rounder ones.
+    fn counts(&self, share: Share) -> impl Iterator<Item = u64> {
+        let (whole, grain) = match &self.shape {
+            // The amount of each step has to be whole.
+            Shape::Steps(steps) if steps.amount > 0 => {
+                (share.of(steps.amount), self.draft.count / steps.amount)
+            }
+            _ => (share.of(self.draft.count), 1),
+        };
+        let rounder = (0..16).map(|zeros| 10_u64.pow(zeros)).map(move |unit| whole - whole % unit);
+        rounder
+            .filter(move |&count| count > 0 || whole == 0)
+            .chain([whole.min(1)])
+            .map(move |c| c * grain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn scaled(limit: &str, millionths: u64) -> alloc::string::String {
+        let limit: Limit = limit.parse().unwrap();
+        limit.scaled(Share::from_millionths(millionths).unwrap()).to_string()
+    }
+
+    #[test]
+    fn a_share_of_a_limit_is_rounded_down_and_at_least_one() {
+        for (limit, millionths, expected) in [
+            ("100/s", 500_000, "50/s"),
+            ("101/s", 500_000, "50/s"),
+            ("1/s", 500_000, "1/s"),
+            ("0/s", 500_000, "0/s"),
+            ("100/s burst 25", 500_000, "50/s burst 12"),
+            ("3/s burst 10", 100_000, "1/s"),
+            ("3/s burst 100", 100_000, "1/s burst 10"),
+            ("leaky-bucket 10/s capacity 30", 500_000, "leaky-bucket 5/s capacity 15"),
+            ("leaky-bucket 10/s queue", 300_000, "leaky-bucket 3/s queue"),
+            ("10/s burst 50 every 1s", 500_000, "5/s burst 25 every 1s"),
+            ("600/m burst 50 every 1s", 250_000, "120/m burst 12 every 1s"),
+            ("fixed-window 100/d tz Asia/Shanghai", 500_000, "fixed-window 50/d tz Asia/Shanghai"),
+            ("fixed-window 7/60s first-hit", 500_000, "fixed-window 3/m first-hit"),
+            ("sliding-log 5/m", 500_000, "sliding-log 2/m"),
+            ("sliding-window 240/h precision 1m", 250_000, "sliding-window 60/h precision 1m"),
+            ("sliding-window 9/h approximate", 1_000_000, "sliding-window 9/h approximate"),
+            ("concurrency 20 lease 10s", 500_000, "concurrency 10 lease 10s"),
+            ("100/s", 1, "1/s"),
+        ] {
+            assert_eq!(scaled(limit, millionths), expected, "{limit} {millionths}");
+        }
+    }
+
+    #[test]
+    fn there_is_a_share_of_every_limit_and_it_is_never_more() {
+        let mut seed = 7_u64;
+        let mut next = |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut tried = 0;
+        for _ in 0..20_000 {
+            let count = 1 + (1 << next(31)) + next(1_000);
+            let size = 1 + (1 << next(31)) + next(1_000);
+            let span = 1 + next(100_000_000);
+            let Ok(limit) = alloc::format!("{count}/{span}ms burst {size}").parse::<Limit>() else {
+                continue;
+            };
+            let share = Share::from_millionths(1 + next(1_000_000)).unwrap();
+            let scaled = limit.scaled(share);
+            let most = |whole: u64| (whole * share.0 / Share::WHOLE).max(1);
+            assert!(scaled.capacity() <= most(limit.capacity()), "{limit} {share:?} {scaled}");
+            assert!(scaled.draft.count <= most(limit.draft.count), "{limit} {share:?} {scaled}");
+            assert_eq!(scaled.draft.span, limit.draft.span);
+            tried += 1;
+        }
+        assert!(tried > 5_000, "{tried}");
+    }
+
+    #[test]
+    fn a_share_is_more_than_nothing_and_no_more_than_all() {
+        assert_eq!(Share::from_millionths(0), None);
+        assert_eq!(Share::from_millionths(1_000_001), None);
+        assert_eq!(Share::from_millionths(500_000), Some(Share::HALF));
+    }
+}
