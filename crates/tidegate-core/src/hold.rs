@@ -173,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn none_is_what_a_key_without_holds_has() {
+        assert_eq!(Holds::NONE, &Holds::default());
+        assert!(Holds::NONE.is_empty() && !Holds::NONE.any_charged());
+        assert_eq!((Holds::NONE.held(), Holds::NONE.heap_bytes()), (0, 0));
+    }
+
+    #[test]
     fn growth_foretells_what_the_next_hold_allocates() {
         let mut holds = Holds::default();
         for id in 0..100 {

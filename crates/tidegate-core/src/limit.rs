@@ -402,9 +402,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_whole_leaves_no_state() {
+        for limit in [
+            "5/s",
+            "5/s every 1s",
+            "leaky-bucket 5/s queue",
+            "fixed-window 5/s",
+            "sliding-log 5/s",
+            "sliding-window 5/s",
+            "sliding-window 5/s approximate",
+        ] {
+            let parsed: Limit = limit.parse().unwrap();
+            let now = Moment::new(Micros::from_secs(1));
+            let mut state = None;
+            parsed.charge(&mut state, &now, Cost::total(3), None);
+            assert_eq!(parsed.refund(&mut state, &now, Cost::total(3)), Cost::total(3), "{limit}");
+            assert_eq!(state, None, "{limit}");
+        }
+    }
+
+    #[test]
     fn recovery_is_a_windows_length_or_the_time_a_bucket_takes_to_refill() {
         for (limit, micros) in [
             ("100/s", Some(1_000_000)),
+            ("1/s", Some(1_000_000)),
             ("100/s burst 20", Some(200_000)),
             ("10/s burst 15", Some(1_500_000)),
             ("3/s burst 10", None),

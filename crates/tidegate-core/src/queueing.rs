@@ -76,6 +76,7 @@ mod tests {
             ("5/s burst 10 every 1s", 1, 10, 3, 10, 3),
             ("5/s burst 10 every 1s", 1, 14, 3, 10, 3 + SECOND),
             ("5/s burst 10 every 1s", 1, 18, 3, 10, 3 + SECOND),
+            ("1/s burst 10 every 1s", 1, 14, 3, 10, 3 + 5 * SECOND),
             ("0/s every 1s", 1, 18, 3, 1, 3),
             // A queue gives each its turn.
             ("leaky-bucket 10/s capacity 5 queue", 2, 3, 4, 2, 4 + 3 * SECOND / 10),

@@ -104,3 +104,37 @@ impl Limit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_get_these_numbers_in_this_order() {
+        const DAY: u64 = Span::DAY_MICROS;
+        for (limit, algorithm, numbers) in [
+            // A tick, the units of a permit, the units drained per tick, the size, whether it queues.
+            ("10/s", 1, vec![1, 100_000, 1, 10, 0]),
+            ("3/s burst 10", 1, vec![1, 1_000_000, 3, 10, 0]),
+            ("leaky-bucket 10/s capacity 30", 1, vec![1, 100_000, 1, 30, 0]),
+            ("leaky-bucket 10/s capacity 30 queue", 1, vec![1, 100_000, 1, 30, 1]),
+            // A step, what it brings, the size.
+            ("10/s burst 50 every 500ms", 2, vec![500_000, 5, 50]),
+            // How the window lies, the count, its length where that is fixed.
+            ("fixed-window 100/24h", 3, vec![0, 100, DAY]),
+            ("fixed-window 100/d", 3, vec![1, 100, 0]),
+            ("fixed-window 100/month tz Asia/Tokyo", 3, vec![1, 100, 0]),
+            ("fixed-window 100/d first-hit", 3, vec![2, 100, DAY]),
+            // The count, the grain, for how many grains a charge counts.
+            ("sliding-log 5/m", 4, vec![5, 1, 60_000_000]),
+            ("sliding-window 240/h precision 1m", 4, vec![240, 60_000_000, 61]),
+            // A tick, the count, the window in ticks.
+            ("sliding-window 240/h approximate", 5, vec![1, 240, 3_600_000_000]),
+            // The holders.
+            ("concurrency 20 lease 45s", 6, vec![20]),
+        ] {
+            let parsed: Limit = limit.parse().unwrap();
+            assert_eq!(parsed.numbers(), (algorithm, numbers), "{limit}");
+        }
+    }
+}

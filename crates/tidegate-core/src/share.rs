@@ -38,40 +38,26 @@ impl Limit {
     /// ```
     #[must_use]
     pub fn scaled(&self, share: Share) -> Self {
-        let sizes =
-            |size: u64| core::iter::successors(Some(share.of(size)), |&s| (s > 1).then(|| s / 2));
-        // What is left may not be exact on any tick. Then a little less is, and with a burst that is
-        // small enough everything is.
-        for size in sizes(self.capacity()) {
-            for count in self.counts(share) {
-                let draft = Draft {
-                    count,
-                    burst: self.draft.burst.and(Some(size)),
-                    capacity: self.draft.capacity.and(Some(size)),
-                    ..self.draft.clone()
-                };
-                if let Ok(scaled) = draft.build() {
-                    return scaled;
-                }
-            }
+        if self.capacity() == 0 {
+            return self.clone();
         }
-        self.clone()
-    }
-
-    /// The count with this share of it, and then smaller and rounder ones.
-    fn counts(&self, share: Share) -> impl Iterator<Item = u64> {
         let (whole, grain) = match &self.shape {
             // The amount of each step has to be whole.
-            Shape::Steps(steps) if steps.amount > 0 => {
-                (share.of(steps.amount), self.draft.count / steps.amount)
-            }
+            Shape::Steps(steps) => (share.of(steps.amount), self.draft.count / steps.amount),
             _ => (share.of(self.draft.count), 1),
         };
-        let rounder = (0..16).map(|zeros| 10_u64.pow(zeros)).map(move |unit| whole - whole % unit);
-        rounder
-            .filter(move |&count| count > 0 || whole == 0)
-            .chain([whole.min(1)])
-            .map(move |c| c * grain)
+        let with = |count: u64, size: u64| Draft {
+            count: count * grain,
+            burst: self.draft.burst.and(Some(size)),
+            capacity: self.draft.capacity.and(Some(size)),
+            ..self.draft.clone()
+        };
+        // What is left may not be exact on any tick. A rounder count may be, and so is a burst that is
+        // small enough.
+        let counts = [whole, 10_u64.pow(whole.ilog10())];
+        let sizes = core::iter::successors(Some(share.of(self.capacity())), |size| Some(size / 2));
+        let mut candidates = sizes.take(64).flat_map(|size| counts.map(|count| with(count, size)));
+        candidates.find_map(|draft| draft.build().ok()).unwrap_or_else(|| self.clone())
     }
 }
 
@@ -106,6 +92,10 @@ mod tests {
             ("sliding-window 9/h approximate", 1_000_000, "sliding-window 9/h approximate"),
             ("concurrency 20 lease 10s", 500_000, "concurrency 10 lease 10s"),
             ("100/s", 1, "1/s"),
+            // 28799 a day would be counted in too small pieces for such a burst.
+            ("86400/d burst 1099511627776", 333_333, "10000/d burst 366503509421"),
+            // And here no count is round enough, so the burst shrinks.
+            ("86399/86399s burst 35184372088832", 500_000, "43199/86399s burst 34359738368"),
         ] {
             assert_eq!(scaled(limit, millionths), expected, "{limit} {millionths}");
         }

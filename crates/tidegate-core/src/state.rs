@@ -57,3 +57,25 @@ macro_rules! state_is {
     };
 }
 pub(crate) use state_is;
+
+#[cfg(test)]
+mod tests {
+    use crate::{Cost, Limit, Micros, Moment};
+
+    #[test]
+    fn only_a_log_lives_on_the_heap() {
+        for (limit, is_log) in [
+            ("5/s", false),
+            ("5/s every 1s", false),
+            ("fixed-window 5/s", false),
+            ("sliding-window 5/s approximate", false),
+            ("sliding-window 5/s", true),
+            ("sliding-log 5/s", true),
+        ] {
+            let mut state = None;
+            let now = Moment::new(Micros::from_secs(1));
+            limit.parse::<Limit>().unwrap().charge(&mut state, &now, Cost::ONE, None);
+            assert_eq!(state.unwrap().heap_bytes() > 0, is_log, "{limit}");
+        }
+    }
+}

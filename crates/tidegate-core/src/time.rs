@@ -164,3 +164,38 @@ impl From<Micros> for Moment {
         Self::new(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn within(now: u64, start: u64, end: u64) -> Option<Moment> {
+        Moment::within(Micros::new(now), Micros::new(start), Micros::new(end))
+    }
+
+    #[test]
+    fn a_moment_lies_in_its_window_from_the_start_until_before_the_end() {
+        for (now, inside) in [(0, false), (99, false), (100, true), (199, true), (200, false)] {
+            assert_eq!(within(now, 100, 200).is_some(), inside, "{now}");
+        }
+        for now in 99..=101 {
+            assert_eq!(within(now, 100, 100), None, "nothing lies in an empty window");
+        }
+    }
+
+    #[test]
+    fn a_moment_that_moves_out_of_its_window_gets_one_that_touches_it() {
+        let moment = within(1_050, 1_000, 1_100).unwrap();
+        for (now, start, end) in [
+            (1_000, 1_000, 1_100),
+            (1_099, 1_000, 1_100),
+            (999, 900, 1_000),
+            (900, 900, 1_000),
+            (500, 500, 1_000),
+            (1_100, 1_100, 1_200),
+            (1_500, 1_100, 1_600),
+        ] {
+            assert_eq!(Some(moment.moved_to(Micros::new(now))), within(now, start, end), "{now}");
+        }
+    }
+}

@@ -127,7 +127,7 @@ fn nearest_step(draft: &Draft) -> Option<Span> {
     // Every good step is `least` times a divisor of `most`.
     let most = gcd(draft.count, span);
     let least = span.checked_div(most)?;
-    let from = every.div_ceil(least).clamp(1, most);
+    let from = every.div_ceil(least);
     let times = (from..=most).take(MOST_TRIES).find(|&times| most.is_multiple_of(times));
     Some(Span::Plain(Micros::new(least * times.unwrap_or(most))))
 }

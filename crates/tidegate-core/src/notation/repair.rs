@@ -166,8 +166,9 @@ impl Reader<'_> {
 
     pub(super) fn several_months(&self, word: Word<'_>, number: u64) -> ParseLimitError {
         let reason = format!("{} is not one month", Quoted(word.text));
-        let days = number.checked_mul(30).filter(|&days| days > 0);
-        let fix = days.map(|days| spliced(self.text, word.range(), &format!("{days}d")));
+        let fix = number
+            .checked_mul(30)
+            .map(|days| spliced(self.text, word.range(), &format!("{days}d")));
         ParseLimitError::new(word.range(), reason, "count in months one at a time, or in days")
             .or_write(fix)
     }

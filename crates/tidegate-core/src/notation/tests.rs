@@ -199,6 +199,7 @@ const FAULTY: &[Faulty] = &[
     ("1e99/s", 0..4, None),
     ("1_000/s", 0..5, Some("1000/s")),
     ("1,000/s", 0..5, Some("1000/s")),
+    ("1,5/s", 0..3, None),
     ("10k/s", 0..3, Some("10000/s")),
     ("10r/s", 0..3, Some("10/s")),
     ("-5/s", 0..2, Some("5/s")),
@@ -234,6 +235,7 @@ const FAULTY: &[Faulty] = &[
     ("100/1h30m", 4..9, Some("100/90m")),
     ("100/1m5s", 4..8, Some("100/65s")),
     ("100/1h 30m", 7..10, Some("100/90m")),
+    ("100/m s", 6..7, None),
     ("100/1.5s", 4..8, Some("100/1500ms")),
     ("100/0.5us", 4..9, None),
     ("100/-5s", 4..7, Some("100/5s")),
@@ -255,6 +257,7 @@ const FAULTY: &[Faulty] = &[
     ("100/s burst=20", 6..14, Some("100/s burst 20")),
     ("100/s burst:20", 6..14, Some("100/s burst 20")),
     ("100/s, burst 20", 5..6, Some("100/s burst 20")),
+    ("100/s, burst 200", 5..6, Some("100/s burst 200")),
     ("100/s burst 20, every 1s", 12..15, Some("100/s burst 20 every 1s")),
     ("100/s brust 20", 6..11, Some("100/s burst 20")),
     ("100/s Burst 20", 6..11, Some("100/s burst 20")),
@@ -267,7 +270,9 @@ const FAULTY: &[Faulty] = &[
     ("100/s burst 1e1", 12..15, Some("100/s burst 10")),
     ("100/s burst 99999999999999999999", 12..32, None),
     ("100/s every 1 s", 12..13, Some("100/s every 1s")),
+    ("100/s burst 20 30", 15..17, None),
     ("100/s burst 20 burst 30", 15..20, Some("100/s burst 20")),
+    ("100/s burst 20 burst every 1s", 15..20, Some("100/s burst 20 every 1s")),
     ("leaky-bucket 9/s queue queue", 23..28, Some("leaky-bucket 9/s queue")),
     ("fixed-window 5/m first hit", 17..22, Some("fixed-window 5/m first-hit")),
     ("fixed-window 5/m first_hit", 17..26, Some("fixed-window 5/m first-hit")),
@@ -306,6 +311,7 @@ const UNGOOD: &[Faulty] = &[
     ("concurrency 5 lease month", 14..25, Some("concurrency 5 lease 30d")),
     ("5/s every 3s", 4..12, Some("5/s every 1s")),
     ("100/s every 333ms", 6..17, Some("100/s every 500ms")),
+    ("100/s every 251ms", 6..17, Some("100/s every 500ms")),
     ("7/s every 500ms", 4..15, Some("7/s every 1s")),
     ("fixed-window 5/h tz Asia/Tokyo", 17..30, Some("fixed-window 5/h")),
     ("fixed-window 5/24h tz Asia/Tokyo", 19..32, Some("fixed-window 5/1d tz Asia/Tokyo")),
@@ -336,6 +342,22 @@ fn a_limit_that_is_not_a_good_one_is_refused_at_the_part_at_fault() {
     }
     let too_large = InvalidLimit::TooLarge { part: Part::Count, number: 1 << 52 };
     assert_eq!(refusal("4503599627370496/s").invalid(), Some(too_large));
+}
+
+#[test]
+fn what_a_repair_takes_out_leaves_no_space_behind() {
+    for (written, repaired) in [
+        ("5/s lease 30s", "5/s"),
+        ("5/d lease 30s burst 3", "5/d burst 3"),
+        ("100/s burst 20 burst 30", "100/s burst 20"),
+        ("100/s burst 20 burst 30 every 1s", "100/s burst 20 every 1s"),
+        ("5/m sliding-log", "sliding-log 5/m"),
+        ("9/h sliding-window precision 6m", "sliding-window 9/h precision 6m"),
+    ] {
+        // One reading; a space too many would be another fault, repaired by another reading.
+        let error = super::parse::limit(written).unwrap_err();
+        assert_eq!(error.suggestion(), Some(repaired), "{written}");
+    }
 }
 
 #[test]

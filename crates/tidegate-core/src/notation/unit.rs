@@ -95,9 +95,11 @@ impl Unit {
 
     /// The longest unit that divides `length`, and how often.
     pub(super) fn dividing(length: Micros) -> (u64, Self) {
-        let divides = |unit: &Self| unit.micros().is_some_and(|u| length.get().is_multiple_of(u));
-        let unit = Self::BY_LENGTH.into_iter().find(divides).unwrap_or(Self::Micro);
-        (length.get() / unit.micros().unwrap_or(1), unit)
+        let how_often = |unit: Self| {
+            let micros = unit.micros().filter(|&micros| length.get().is_multiple_of(micros))?;
+            Some((length.get() / micros, unit))
+        };
+        Self::BY_LENGTH.into_iter().find_map(how_often).unwrap_or((length.get(), Self::Micro))
     }
 
     /// The shortest of its words that cannot be mistaken.
