@@ -1,6 +1,8 @@
 //! What happens when the store does not answer.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Verdict, Wait};
@@ -19,10 +21,29 @@ use crate::{
 /// meaning without the store, and stays without an answer.
 ///
 /// A call that the store may have charged before it fell silent is charged here as well.
-#[derive(Debug)]
 pub struct Fallback<E> {
     store: E,
     local: Memory,
+    /// The last call got no answer.
+    failing: AtomicBool,
+    watcher: Box<dyn Fn(StoreEvent<'_>) + Send + Sync>,
+}
+
+/// What a store does, for whoever watches it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum StoreEvent<'a> {
+    /// It gave no answer to a call.
+    NoAnswer {
+        /// Why.
+        error: &'a EngineError,
+        /// The call before was answered.
+        first: bool,
+        /// It is answered here instead; otherwise the caller gets the error.
+        covered: bool,
+    },
+    /// It answers again.
+    Back,
 }
 
 impl<E: Engine> Fallback<E> {
@@ -33,7 +54,14 @@ impl<E: Engine> Fallback<E> {
     /// An engine that asks `store`, and counts by itself when it has to.
     pub fn new(store: E) -> Self {
         let local = Memory::builder().clock(store.clock()).build();
-        Self { store, local }
+        Self { store, local, failing: AtomicBool::new(false), watcher: Box::new(|_| {}) }
+    }
+
+    /// Tells `watcher` whenever the store gives no answer, and when it answers again. It is called in
+    /// the middle of a call, so it has to be quick.
+    #[must_use]
+    pub fn watched_by(self, watcher: impl Fn(StoreEvent<'_>) + Send + Sync + 'static) -> Self {
+        Self { watcher: Box::new(watcher), ..self }
     }
 
     /// The store's answer, or one of our own.
@@ -44,12 +72,19 @@ impl<E: Engine> Fallback<E> {
     ) -> Result<Decision, EngineError> {
         let error = match answer {
             Err(error) if error.refusal().is_none() => error,
-            answer => return answer,
+            answer => {
+                if self.failing.load(Ordering::Relaxed)
+                    && self.failing.swap(false, Ordering::Relaxed)
+                {
+                    (self.watcher)(StoreEvent::Back);
+                }
+                return answer;
+            }
         };
-        match call.op {
-            Op::Check | Op::Peek | Op::Record => self.decide_locally(call),
-            _ => Err(error),
-        }
+        let first = !self.failing.swap(true, Ordering::Relaxed);
+        let covered = matches!(call.op, Op::Check | Op::Peek | Op::Record);
+        (self.watcher)(StoreEvent::NoAnswer { error: &error, first, covered });
+        if covered { self.decide_locally(call) } else { Err(error) }
     }
 
     fn decide_locally(&self, call: Call<'_>) -> Result<Decision, EngineError> {
@@ -100,6 +135,12 @@ fn flat(charge: &Charge<'_>, retry_after: Wait) -> Verdict {
         limit,
         remaining: if allowed { limit } else { 0 },
         reset_after: Micros::ZERO,
+    }
+}
+
+impl<E> fmt::Debug for Fallback<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallback").field("failing", &self.failing).finish_non_exhaustive()
     }
 }
 

@@ -39,7 +39,7 @@ pub use call::{Call, CallId, Charge, HoldId, Op};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Source};
 pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
-pub use fallback::Fallback;
+pub use fallback::{Fallback, StoreEvent};
 pub use key::Key;
 pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve, Telling};
 pub use memory::{Memory, MemoryBuilder};

@@ -1,4 +1,5 @@
 //! What each rule does while the store does not answer.
+#![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +7,8 @@ use std::time::Duration;
 
 use tidegate::{
     Answer, Ask, Call, Clock, Decision, Engine, EngineError, Fallback, Health, Inspection, Key,
-    Limiter, ManualClock, Memory, OnStoreFailure, Outcome, Rule, RuleLimit, Share, Source, Wait,
+    Limiter, ManualClock, Memory, OnStoreFailure, Outcome, Rule, RuleLimit, Share, Source,
+    StoreEvent, Wait,
 };
 
 /// A store that can be turned off.
@@ -153,6 +155,28 @@ fn records_count_and_reservations_wait_for_the_store() {
     assert!(bench.limiter.reset("k").now().is_err());
     let once = || bench.limiter.check("other").once("id").now().unwrap();
     assert!(!once().repeated && once().repeated, "an id counts here too");
+}
+
+#[test]
+fn whoever_watches_is_told_of_every_failure_and_of_the_return() {
+    let (clock, off) = (ManualClock::default(), Arc::new(AtomicBool::new(false)));
+    let memory = Memory::builder().clock(clock).build();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let engine = Fallback::new(Store { memory, off: off.clone() }).watched_by(move |event| {
+        tell.lock().unwrap().push(match event {
+            StoreEvent::NoAnswer { first: true, .. } => "lost",
+            StoreEvent::NoAnswer { .. } => "still",
+            StoreEvent::Back => "back",
+            _ => "?",
+        });
+    });
+    let limiter = Limiter::new(engine, "10/h".parse().unwrap());
+    for turned_off in [false, true, true, false, false, true, false] {
+        off.store(turned_off, Ordering::SeqCst);
+        limiter.check_now("k").unwrap();
+    }
+    assert_eq!(*told.lock().unwrap(), ["lost", "still", "back", "lost", "back"]);
 }
 
 #[test]

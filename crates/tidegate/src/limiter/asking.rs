@@ -150,36 +150,53 @@ impl<'a> Asking<'a> {
     }
 
     fn plain_answer(self) -> Answer<'a, Decision> {
+        if let Target::Plan(plan) = self.target {
+            return self.plan_answer(plan);
+        }
         let policy = self.limiter.policy();
-        let immediate = match self.ask(&policy) {
+        let immediate = match self.plan(&policy).map(|plan| self.ask(&plan)) {
             Ok(Answer::Ready(answer)) => Some(answer),
             // Not polled, so not begun: it is asked again below, where what it borrows can stay.
             Ok(Answer::Later(_)) => None,
-            Err(error) => Some(Err(error)),
+            Err(refusal) => Some(Err(refusal.into())),
         };
         match immediate {
             Some(answer) => Answer::Ready(answer),
             None => Answer::Later(Box::pin(async move {
                 let plan = self.plan(&policy)?;
-                let charges = self.charges(&plan);
-                let call = Call { op: self.op, charges: &charges, once: self.call_id()? };
-                self.limiter.engine().decide(call).await
+                self.ask_later(&plan).await
             })),
         }
     }
 
-    /// Asks; what comes later is only good for telling that it does.
-    fn ask(&self, policy: &Policy) -> Result<Answer<'static, Decision>, EngineError> {
-        let plan = self.plan(policy)?;
-        if let Some(decision) = plan.decision() {
-            return Ok(Answer::Ready(Ok(decision)));
+    fn plan_answer(self, plan: &'a Plan<'a>) -> Answer<'a, Decision> {
+        match self.ask(plan) {
+            Answer::Ready(answer) => Answer::Ready(answer),
+            Answer::Later(_) => Answer::Later(Box::pin(async move { self.ask_later(plan).await })),
         }
-        let charges = self.charges(&plan);
+    }
+
+    async fn ask_later(self, plan: &Plan<'_>) -> Result<Decision, EngineError> {
+        let charges = self.charges(plan);
         let call = Call { op: self.op, charges: &charges, once: self.call_id()? };
-        Ok(match self.limiter.engine().decide(call) {
+        self.limiter.engine().decide(call).await
+    }
+
+    /// Asks; what comes later is only good for telling that it does.
+    fn ask(&self, plan: &Plan<'_>) -> Answer<'static, Decision> {
+        if let Some(decision) = plan.decision() {
+            return Answer::Ready(Ok(decision));
+        }
+        let charges = self.charges(plan);
+        let once = match self.call_id() {
+            Ok(once) => once,
+            Err(refusal) => return Answer::Ready(Err(refusal.into())),
+        };
+        let call = Call { op: self.op, charges: &charges, once };
+        match self.limiter.engine().decide(call) {
             Answer::Ready(answer) => Answer::Ready(answer),
             Answer::Later(_) => Answer::Later(Box::pin(std::future::pending())),
-        })
+        }
     }
 
     fn call_id(&self) -> Result<Option<CallId<'a>>, Refusal> {
@@ -191,7 +208,7 @@ impl<'a> Asking<'a> {
     where
         'a: 'r,
     {
-        let now = self.limiter.shared.clock.now();
+        let now = || self.limiter.shared.clock.now();
         let lists = match self.op {
             Op::Record | Op::Refund | Op::Reset => Lists::Ignore,
             _ => Lists::Count,
@@ -200,7 +217,7 @@ impl<'a> Asking<'a> {
             |cost: Result<Cost, InvalidCost>| if self.peeks { Ok(Cost::ZERO) } else { cost };
         match self.target {
             Target::All { key, cost } => {
-                Ok(Planned::Now(policy.plan_all(key, cost_of(cost)?, lists, now)?))
+                Ok(Planned::Now(policy.plan_all(key, cost_of(cost)?, lists, now())?))
             }
             Target::Each(asks) => {
                 let question = |&Ask { rule, key, cost }: &Ask<'a>| {
@@ -209,8 +226,8 @@ impl<'a> Asking<'a> {
                 let questions: SmallVec<[Question<'r>; 2]> =
                     asks.iter().map(question).collect::<Result<_, Refusal>>()?;
                 Ok(Planned::Now(match lists {
-                    Lists::Count => policy.plan_questions(&questions, now)?,
-                    Lists::Ignore => policy.plan_changes(&questions, now)?,
+                    Lists::Count => policy.plan_questions(&questions, now())?,
+                    Lists::Ignore => policy.plan_changes(&questions, now())?,
                 }))
             }
             Target::Plan(plan) => Ok(Planned::Before(plan)),
@@ -218,7 +235,7 @@ impl<'a> Asking<'a> {
     }
 
     /// The charges of a plan, for this purpose.
-    pub(super) fn charges<'r>(&self, plan: &'r Plan<'r>) -> Charges<'r>
+    pub(super) fn charges<'r>(&self, plan: &'r Plan<'_>) -> Charges<'r>
     where
         'a: 'r,
     {

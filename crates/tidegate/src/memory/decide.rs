@@ -37,7 +37,7 @@ impl Memory {
             .collect::<Result<_, EngineError>>()?;
         // Read when everything is locked, the overflow buckets too: a cell never sees time run
         // backwards because a thread was slow.
-        let now = self.clock.now();
+        let now = if locked.has_overflow() { self.clock.now() } else { early };
 
         let mut verdicts = self.look(&mut locked, &parts, &places, call.op, now);
         let allowed = parts.iter().zip(&verdicts).all(|(part, v)| v.allowed || part.looks_on());

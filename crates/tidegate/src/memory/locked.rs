@@ -85,6 +85,11 @@ impl<'a> Locked<'a> {
         Self { memory, shards, overflow: None, promised: SmallVec::new(), promised_bytes: 0 }
     }
 
+    /// Are the overflow buckets locked too?
+    pub(crate) fn has_overflow(&self) -> bool {
+        self.overflow.is_some()
+    }
+
     /// The shard that holds `fingerprint`.
     pub(crate) fn shard(&mut self, fingerprint: u128) -> &mut Shard {
         let index = self.memory.shard_of(fingerprint);

@@ -29,6 +29,44 @@ pub trait Request {
     fn is_vouched_for(&self) -> bool;
 }
 
+impl<R: Request + ?Sized> Request for &R {
+    fn method(&self) -> &str {
+        (**self).method()
+    }
+
+    fn path(&self) -> &str {
+        (**self).path()
+    }
+
+    fn host(&self) -> &str {
+        (**self).host()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        (**self).header(name)
+    }
+
+    fn query(&self, name: &str) -> Option<Cow<'_, str>> {
+        (**self).query(name)
+    }
+
+    fn cookie(&self, name: &str) -> Option<Cow<'_, str>> {
+        (**self).cookie(name)
+    }
+
+    fn bearer(&self) -> Option<Cow<'_, str>> {
+        (**self).bearer()
+    }
+
+    fn client_ip(&self) -> Option<IpAddr> {
+        (**self).client_ip()
+    }
+
+    fn is_vouched_for(&self) -> bool {
+        (**self).is_vouched_for()
+    }
+}
+
 /// What a request must look like for a rule to apply. Empty, it is like every request.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Match {

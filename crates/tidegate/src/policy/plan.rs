@@ -18,9 +18,38 @@ pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 /// The charges that a policy makes of one request: decided together by an engine, all or none.
 #[derive(Clone, Debug)]
 pub struct Plan<'p> {
-    steps: Vec<Step<'p>>,
+    steps: Steps<'p>,
     denied: Option<&'p PolicyRule>,
     would_deny: Vec<&'p PolicyRule>,
+}
+
+/// Most plans have one step, which then needs no allocation.
+#[derive(Clone, Debug)]
+enum Steps<'p> {
+    None,
+    One(Step<'p>),
+    Many(Vec<Step<'p>>),
+}
+
+impl<'p> Steps<'p> {
+    fn push(&mut self, step: Step<'p>) {
+        *self = match std::mem::replace(self, Self::None) {
+            Self::None => Self::One(step),
+            Self::One(first) => Self::Many(vec![first, step]),
+            Self::Many(mut steps) => {
+                steps.push(step);
+                Self::Many(steps)
+            }
+        };
+    }
+
+    fn as_slice(&self) -> &[Step<'p>] {
+        match self {
+            Self::None => &[],
+            Self::One(step) => std::slice::from_ref(step),
+            Self::Many(steps) => steps,
+        }
+    }
 }
 
 /// One rule on one key.
@@ -219,7 +248,7 @@ fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
 
 impl<'p> Plan<'p> {
     fn new() -> Self {
-        Self { steps: Vec::new(), denied: None, would_deny: Vec::new() }
+        Self { steps: Steps::None, denied: None, would_deny: Vec::new() }
     }
 
     fn deny(&mut self, rule: &'p PolicyRule) {
@@ -286,12 +315,12 @@ impl<'p> Plan<'p> {
 
     /// The rules that apply, each with its key, in order.
     pub fn steps(&self) -> &[Step<'p>] {
-        &self.steps
+        self.steps.as_slice()
     }
 
     /// The limits in the order of the charges.
     pub fn limits(&self) -> impl Iterator<Item = &std::sync::Arc<RuleLimit>> {
-        self.steps.iter().flat_map(Step::limits)
+        self.steps().iter().flat_map(Step::limits)
     }
 
     /// The charges for an engine.
@@ -304,7 +333,7 @@ impl<'p> Plan<'p> {
             let (key, cost) = (step.key.key(), step.cost);
             step.limits().map(move |limit| Charge { limit, key, cost, who })
         };
-        self.steps.iter().flat_map(of).collect()
+        self.steps().iter().flat_map(of).collect()
     }
 
     /// The rule that denies without asking an engine: by its list, or for want of a key.
