@@ -1,0 +1,52 @@
+//! The policy that is in force, and all that belongs to it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidegate::{Policy, Rule};
+use tidegate_tower::extract::TrustedProxies;
+
+use crate::metrics::{Metrics, RuleMetrics};
+
+/// A policy and its settings: swapped as one, so that no call sees a mixture of two.
+#[derive(Debug)]
+pub struct Active {
+    /// The rules.
+    pub policy: Arc<Policy>,
+    /// Whose word about a client's address counts.
+    pub trusted: TrustedProxies,
+    /// May askers bring limits of their own?
+    pub adhoc: bool,
+    counters: HashMap<Box<str>, Arc<RuleMetrics>>,
+    others: Arc<RuleMetrics>,
+}
+
+impl Active {
+    /// A policy with the counters of its rules.
+    pub fn new(policy: Policy, trusted: TrustedProxies, adhoc: Adhoc, metrics: &Metrics) -> Self {
+        let names = policy.rules().iter().map(|rule| rule.name());
+        let names = names.chain([Rule::ADHOC, Rule::THROTTLE]);
+        Self {
+            counters: names.map(|name| (name.into(), metrics.rule(name))).collect(),
+            others: metrics.rule(Metrics::OTHER),
+            policy: Arc::new(policy),
+            trusted,
+            adhoc: adhoc == Adhoc::Allow,
+        }
+    }
+
+    /// The counters of a rule.
+    pub fn metrics(&self, rule: &Rule) -> &RuleMetrics {
+        self.counters.get(rule.name()).unwrap_or(&self.others)
+    }
+}
+
+/// May askers bring limits of their own?
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Adhoc {
+    /// They may.
+    #[default]
+    Allow,
+    /// They may not: rules are all there is.
+    Refuse,
+}

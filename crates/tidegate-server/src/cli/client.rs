@@ -1,0 +1,79 @@
+//! Asks a server over HTTP.
+
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::Failure;
+use crate::tokens::Tokens;
+
+/// A server, by its address.
+pub(super) struct Client {
+    host: String,
+    tokens: Tokens,
+}
+
+/// How long an answer may take, beyond what was asked to be waited for.
+const DEADLINE: Duration = Duration::from_secs(75);
+/// The longest answer in bytes.
+const MAX_ANSWER: usize = 16 << 20;
+
+impl Client {
+    /// The server at `http://host:port`.
+    pub(super) fn new(url: &str) -> Result<Self, Failure> {
+        // The address is not shown: it may have a password in it by mistake.
+        let advice = "not a server; write one like http://127.0.0.1:8080";
+        let uri: Uri = url.parse().map_err(|_| advice)?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+        let is_bare = uri.path() == "/" && uri.query().is_none();
+        let is_server = uri.scheme_str() == Some("http") && is_bare;
+        let authority = authority.filter(|_| is_server).ok_or(advice)?;
+        let host = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80));
+        Ok(Self { host, tokens: Tokens::from_env()? })
+    }
+
+    /// Sends JSON and reads JSON; a denial is an answer, a problem is not.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let answer = tokio::time::timeout(DEADLINE, self.send(Method::POST, path, body)).await;
+        answer.map_err(|_| format!("{} did not answer in time", self.host))?
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
+        let unreachable = |error| {
+            format!(
+                "cannot reach {} ({error}); start it with tidegate serve, name another with \
+                 --server, or ask a store with --store",
+                self.host
+            )
+        };
+        let stream = TcpStream::connect(&self.host).await.map_err(unreachable)?;
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+        tokio::spawn(async move { connection.await.ok() });
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.host);
+        request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(token) = self.tokens.to_show() {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(Bytes::from(body.to_string())))?;
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body: Value = serde_json::from_slice(&body?.to_bytes()).map_err(|_| {
+            format!("{} answered {status}, and not in JSON; is it a tidegate server?", self.host)
+        })?;
+        if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
+            return Ok(body);
+        }
+        let detail =
+            body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
+        let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
+        Err(format!("the server answered {}: {field}{detail}", status.as_u16()).into())
+    }
+}

@@ -1,0 +1,131 @@
+//! `tidegate serve`
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::info;
+
+use super::{Failure, Outcome, say};
+use crate::logs;
+use crate::policies::Source;
+use crate::server::{self, Exposure, Server};
+use crate::store::Store;
+use crate::tokens::Tokens;
+use crate::watch;
+
+/// Answers over HTTP and the Redis protocol.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Environment:
+  TIDEGATE_TOKEN        Whoever asks has to show it; needed where others can reach the address
+  TIDEGATE_ADMIN_TOKEN  Whoever changes rules or forgets counts has to show it
+  .._FILE               Either of them from a file instead: TIDEGATE_TOKEN_FILE
+  TIDEGATE_SECRET       Keys the hash of subjects in the store, unless the policy has a secret
+  TIDEGATE_LOG          error, warn, info, debug or trace [default: info]
+
+SIGHUP reads the policy again, as does a change of its files. SIGTERM and SIGINT end it, once
+everybody who has asked is answered.")]
+pub(super) struct Options {
+    /// The policy file; without one a sample is used
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Counts in memory, or redis://[user:pw@]host:port[/db]; wins over the file
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where HTTP is spoken
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    http: SocketAddr,
+    /// Where the Redis protocol is spoken
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380")]
+    resp: SocketAddr,
+    /// Let anybody in who can reach the address, although there is no token
+    #[arg(long)]
+    insecure: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
+    logs::init(logs::Format::for_stderr())?;
+    let options = server::Options {
+        source: options.config.clone().map_or(Source::Sample, Source::File),
+        store: options.store.as_deref().map(str::parse::<Store>).transpose()?,
+        http: options.http,
+        resp: options.resp,
+        tokens: Tokens::from_env()?,
+        exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(serve(options));
+    // Not even a disk that hangs keeps the process.
+    runtime.shutdown_background();
+    served.map(|()| Outcome::Good)
+}
+
+async fn serve(options: server::Options) -> Result<(), Failure> {
+    // Before anybody can know that there is a server to send them to.
+    let (mut stops, mut stops_again) = (Stops::new()?, Stops::new()?);
+    let mut hangup = signal(SignalKind::hangup())?;
+    let is_sample = options.source == Source::Sample;
+    let server = Server::bind(options).await?;
+    let (http, resp) = (server.http_address()?, server.resp_address()?);
+    info!(%http, %resp, store = %server.store(), "listening");
+    if is_sample {
+        print_what_to_try(http, resp);
+    }
+    let policies = server.policies().clone();
+    let reloads = tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            watch::reload(&policies).await;
+        }
+    });
+    let twice = async {
+        stops_again.next().await;
+        stops_again.next().await;
+    };
+    let result = tokio::select! {
+        () = server.run(stops.next()) => Ok(()),
+        () = twice => Err("told to stop twice; whoever was still being answered is cut off".into()),
+    };
+    reloads.abort();
+    result
+}
+
+/// The signals that ask for an end.
+struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stops {
+    fn new() -> io::Result<Self> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn print_what_to_try(http: SocketAddr, resp: SocketAddr) {
+    let hints = format!(
+        "No --config was given, so this is the sample policy, counting in memory. Try:
+
+  curl -i http://{http}/v1/check --json '{{\"rule\":\"login\",\"key\":\"1.2.3.4\"}}'
+  curl -i http://{http}/v1/check --json '{{\"limit\":\"5/min\",\"key\":\"me\"}}'
+  curl -i http://{http}/v1/authorize -H 'X-Forwarded-Uri: /api/x' -H 'X-Api-Key: k1'
+  redis-cli -p {} TG.CHECK login 1.2.3.4
+  redis-cli -p {} CL.THROTTLE user123 15 30 60 1
+  curl http://{http}/metrics
+",
+        resp.port(),
+        resp.port(),
+    );
+    // A server goes on when nobody reads its hints.
+    let _ = say(hints);
+}

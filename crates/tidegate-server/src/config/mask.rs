@@ -1,0 +1,108 @@
+//! What must not be printed: secrets and passwords.
+
+use std::ops::Range;
+
+/// Stands where a secret was.
+pub(super) const MASK: &str = "***";
+
+/// The address of a store without its password: `redis://user:***@host`.
+pub(super) fn url(text: &str) -> String {
+    let mut masked = text.to_string();
+    for range in in_url(text).into_iter().rev() {
+        masked.replace_range(range, MASK);
+    }
+    masked
+}
+
+/// The secret parts of an address: the password, and whatever follows a `?`. If it is not quite an
+/// address, all before the `@`.
+pub(super) fn in_url(text: &str) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = match text.contains("://") {
+        true => in_authority(text).into_iter().collect(),
+        false => text.rfind('@').map(|end| 0..end).into_iter().collect(),
+    };
+    let after = found.last().map_or(0, |range| range.end);
+    if let Some(at) = text[after..].find('?') {
+        found.push(after + at + 1..text.len());
+    }
+    found
+}
+
+/// The password in an address, or the whole of what stands before the `@` if nothing tells them
+/// apart. Up to the last `@`: a password may hold one.
+fn in_authority(text: &str) -> Option<Range<usize>> {
+    let start = text.find("://")? + "://".len();
+    let end = start + text[start..].rfind('@')?;
+    let password = text[start..end].find(':').map_or(start, |colon| start + colon + 1);
+    (password < end).then_some(password..end)
+}
+
+/// Does a field of this name hold a secret? Also if it is misspelt or belongs elsewhere.
+pub(super) fn is_secret(field: &str) -> bool {
+    let field = field.to_ascii_lowercase();
+    ["secret", "passw", "token", "credential"].iter().any(|word| field.contains(word))
+}
+
+/// What looks like a secret in a line, whether or not the file around it can be read.
+pub(super) fn in_line(line: &str) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = in_authority(line).into_iter().collect();
+    let named = line.match_indices(':').find(|&(colon, _)| {
+        let after = line[colon + 1..].chars().next();
+        let before =
+            line[..colon].trim_end_matches(|c: char| c.is_whitespace() || "\"'".contains(c));
+        let name = before.rsplit(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).next();
+        after.is_none_or(char::is_whitespace) && name.is_some_and(is_secret)
+    });
+    if let Some((colon, _)) = named {
+        let value = line[colon + 1..].trim_start();
+        found.push(line.len() - value.len()..line.len());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_prints_without_its_password() {
+        for (text, printed) in [
+            ("memory", "memory"),
+            ("redis://host:6379/0", "redis://host:6379/0"),
+            ("redis://user:pw@host:6379", "redis://user:***@host:6379"),
+            ("redis://:pw@host", "redis://:***@host"),
+            ("redis://pw@host", "redis://***@host"),
+            ("redis://user:p@w:d@host", "redis://user:***@host"),
+            ("redis-sentinel://:pw@a,b/main", "redis-sentinel://:***@a,b/main"),
+            ("unix:///run/redis?pass=pw", "unix:///run/redis?***"),
+            ("redis://u:p?w@h?password=x", "redis://u:***@h?***"),
+            ("redis://@h", "redis://@h"),
+            ("redis//user:pw@h", "***@h"),
+        ] {
+            assert_eq!(url(text), printed);
+        }
+    }
+
+    #[test]
+    fn a_line_that_names_a_secret_is_known_without_reading_the_file() {
+        let masked = |line: &str| {
+            let mut line = line.to_string();
+            for range in in_line(&line).into_iter().rev() {
+                line.replace_range(range, MASK);
+            }
+            line
+        };
+        for (line, printed) in [
+            ("secret: abc", "secret: ***"),
+            ("  'secret' :  abc # def", "  'secret' :  ***"),
+            ("{ store: memory, secret: abc }", "{ store: memory, secret: ***"),
+            ("secret:", "secret:***"),
+            ("client-secret: abc", "client-secret: ***"),
+            ("store: redis://:abc@h", "store: redis://:***@h"),
+            ("limits: [\"token-bucket 5/s\"]", "limits: [\"token-bucket 5/s\"]"),
+            ("key: [\"cookie:token\"]", "key: [\"cookie:token\"]"),
+        ] {
+            assert_eq!(masked(line), printed);
+        }
+    }
+}

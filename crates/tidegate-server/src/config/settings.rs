@@ -1,0 +1,146 @@
+//! What a policy file says about the server itself.
+
+use tidegate::Network;
+
+use super::closest::closest;
+use super::file::{OnStoreFailure, PolicyFile, Secret, StoreUrl};
+use super::limits::Fault;
+use super::ratio::Ratio;
+
+/// What a policy file says about the server itself.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// Where state is kept.
+    pub store: Option<StoreUrl>,
+    /// What every key in Redis begins with.
+    pub namespace: Option<String>,
+    /// Keys the hash of subjects.
+    pub secret: Option<Secret>,
+    /// Whose word about a client's address is believed.
+    pub trusted_proxies: Vec<Network>,
+    /// May a call bring a limit of its own?
+    pub adhoc: bool,
+    /// What happens to rules that do not say it themselves while the store does not answer.
+    pub on_store_failure: OnStoreFailure,
+    /// The share of a limit that a server grants by itself, for rules that do not say it.
+    pub fallback_ratio: Ratio,
+}
+
+/// As if the file said nothing.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            store: None,
+            namespace: None,
+            secret: None,
+            trusted_proxies: Network::LOOPBACK.to_vec(),
+            adhoc: true,
+            on_store_failure: OnStoreFailure::default(),
+            fallback_ratio: Ratio::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The most networks of trusted proxies.
+    pub const MAX_PROXIES: usize = 1_000;
+
+    /// What the file says, as far as it is good.
+    pub(super) fn read(file: &PolicyFile, faults: &mut Vec<Fault>) -> Self {
+        let mut settings = Self::default();
+        if let Some(store) = &file.store {
+            faults.extend(store_fault(store.expose()));
+            settings.store = Some(store.clone());
+        }
+        if let Some(namespace) = &file.namespace {
+            if !is_namespace(namespace) {
+                let message = "not a namespace; use 1 to 64 of A-Z a-z 0-9 _ . : -";
+                faults.push(Fault::new("namespace", "namespace", message));
+            }
+            settings.namespace = Some(namespace.clone());
+        }
+        if let Some(secret) = &file.secret {
+            if secret.expose().is_empty() {
+                let message = "the secret is empty; write one, or leave it out";
+                faults.push(Fault::new("secret", "secret", message));
+            }
+            settings.secret = Some(secret.clone());
+        }
+        if let Some(proxies) = &file.trusted_proxies {
+            settings.trusted_proxies = networks(proxies, faults);
+        }
+        if let Some(ratio) = file.fallback_ratio {
+            match Ratio::new(ratio) {
+                Some(ratio) => settings.fallback_ratio = ratio,
+                None => faults.push(Fault::new("fallback_ratio", "share", Ratio::ADVICE)),
+            }
+        }
+        settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);
+        settings.on_store_failure = file.on_store_failure.unwrap_or_default();
+        settings
+    }
+}
+
+fn networks(texts: &[String], faults: &mut Vec<Fault>) -> Vec<Network> {
+    if texts.len() > Settings::MAX_PROXIES {
+        let message = format!(
+            "{} trusted proxies; use at most {}, in wider networks",
+            texts.len(),
+            Settings::MAX_PROXIES
+        );
+        faults.push(Fault::new("trusted_proxies", "list", message));
+        return Vec::new();
+    }
+    let mut networks = Vec::with_capacity(texts.len());
+    for (i, text) in texts.iter().enumerate() {
+        match text.parse() {
+            Ok(network) => networks.push(network),
+            Err(error) => {
+                faults.push(Fault::new(&format!("trusted_proxies[{i}]"), "network", error));
+            }
+        }
+    }
+    networks
+}
+
+const SCHEMES: [&str; 7] = [
+    "redis",
+    "rediss",
+    "unix",
+    "redis-sentinel",
+    "rediss-sentinel",
+    "redis-cluster",
+    "rediss-cluster",
+];
+
+/// Is it the address of some store? The address itself is never in the message.
+fn store_fault(store: &str) -> Option<Fault> {
+    let fault = |message: String| Some(Fault::new("store", "store", message));
+    if store == "memory" {
+        return None;
+    }
+    let Some((scheme, rest)) = store.split_once("://") else {
+        return fault(
+            "not a store; write memory, or an address like redis://127.0.0.1:6379".into(),
+        );
+    };
+    if !SCHEMES.contains(&scheme) {
+        let meant = closest(scheme, SCHEMES.into_iter());
+        return fault(match meant {
+            Some(meant) => format!("not a kind of store; did you mean {meant}://?"),
+            None => format!("not a kind of store; use memory, {}://", SCHEMES.join("://, ")),
+        });
+    }
+    let host = rest.rsplit('@').next().unwrap_or("");
+    if host.is_empty() || (host.starts_with('/') && scheme != "unix") {
+        return fault(
+            "the store's address has no host; write one like redis://127.0.0.1:6379".into(),
+        );
+    }
+    None
+}
+
+fn is_namespace(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-".contains(&b))
+}

@@ -1,0 +1,90 @@
+//! What the document shows: parameters of addresses, and examples of what is sent and answered.
+
+use serde_json::{Value, json};
+
+/// A reservation.
+pub(super) const RESERVATION: &str = "00000000000000000000000000000000";
+
+/// A value with one more field.
+pub(super) fn and(mut value: Value, field: &str, more: impl Into<Value>) -> Value {
+    value[field] = more.into();
+    value
+}
+
+pub(super) fn decision() -> Value {
+    let one = json!({
+        "allowed": true,
+        "limit": 5,
+        "remaining": 4,
+        "retry_after_ms": 0,
+        "reset_after_ms": 60_000,
+        "delay_ms": 0,
+        "rule": "login",
+    });
+    let all = and(one.clone(), "source", "memory");
+    and(all, "rules", json!([and(one, "policy", "login.1")]))
+}
+
+pub(super) fn denial() -> Value {
+    let one = json!({
+        "allowed": false,
+        "limit": 5,
+        "remaining": 0,
+        "retry_after_ms": 12_000,
+        "reset_after_ms": 60_000,
+        "delay_ms": 0,
+        "rule": "login",
+    });
+    let all = and(one.clone(), "source", "memory");
+    and(all, "rules", json!([and(one, "policy", "login.1")]))
+}
+
+pub(super) fn rule() -> Value {
+    json!({
+        "name": "login",
+        "match": { "method": "POST", "path": "/login" },
+        "key": ["client_ip"],
+        "limits": ["sliding-log 5/min", "fixed-window 100/1d"],
+    })
+}
+
+/// A rule as it is listed.
+pub(super) fn listed(origin: &str) -> Value {
+    and(rule(), "origin", origin)
+}
+
+pub(super) fn how_it_is() -> Value {
+    json!({
+        "status": "ok",
+        "version": env!("CARGO_PKG_VERSION"),
+        "store": { "up": true, "tracked_keys": 3, "memory_bytes": 4_096 },
+        "policy": { "rules": 3, "loaded_at": 1_763_000_000, "error": null },
+    })
+}
+
+pub(super) fn parameter(place: &str, name: &str, says: &str, schema: Value) -> Value {
+    let required = place == "path";
+    json!({ "in": place, "name": name, "description": says, "required": required, "schema": schema })
+}
+
+pub(super) fn rule_name() -> Value {
+    parameter("path", "name", "The name of the rule.", json!({ "type": "string" }))
+}
+
+pub(super) fn key_in_path() -> [Value; 2] {
+    let text = json!({ "type": "string" });
+    [
+        parameter("path", "rule", "The name of the rule.", text.clone()),
+        parameter("path", "key", "Whom it concerns.", text),
+    ]
+}
+
+pub(super) fn key_in_query() -> [Value; 3] {
+    let text = json!({ "type": "string" });
+    let parts = json!({ "type": "array", "items": text, "maxItems": 16 });
+    [
+        parameter("query", "rule", "The name of a rule.", text.clone()),
+        parameter("query", "limit", "A limit of one's own, in the place of a rule.", text),
+        parameter("query", "key", "Whom it concerns, once for each part.", parts),
+    ]
+}

@@ -1,0 +1,194 @@
+//! JSON over HTTP, and forward-auth for proxies.
+//!
+//! # Layout
+//!
+//! - `routes`: every address, with who answers and what the document says about it. `openapi`:
+//!   the document; `operation` and `examples`: its parts.
+//! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
+//! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
+//!   `strict`: their JSON. `status`: health and metrics.
+//! - [`problem`]: what went wrong. [`connection`]: one client.
+
+mod authorize;
+mod bodies;
+mod calls;
+pub mod connection;
+mod examples;
+mod keys;
+mod openapi;
+mod operation;
+pub mod problem;
+mod routes;
+mod rules;
+mod status;
+mod strict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use http_body_util::LengthLimitError;
+
+use self::bodies::Object;
+use self::problem::Problem;
+use self::routes::Route;
+use crate::metrics;
+use crate::policies::Policies;
+use crate::service::{Answer, Service};
+use crate::tokens::{Access, Tokens};
+
+/// The longest body in bytes.
+const MAX_BODY: usize = 64 << 10;
+/// How long a client may take to send it.
+const BODY_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What every handler has at hand.
+#[derive(Clone)]
+pub struct Door {
+    /// Whom to ask.
+    pub service: Arc<Service>,
+    /// Who may change the rules, and how.
+    pub policies: Arc<Policies>,
+    /// What opens the door.
+    pub tokens: Arc<Tokens>,
+}
+
+/// Everything under one address.
+pub fn router(door: Door) -> Router {
+    let add = |router: Router<Door>, route: Route| router.route(route.path, route.handlers);
+    let calls = routes::calls().into_iter().fold(Router::new(), add);
+    let calls = calls.route_layer(from_fn_with_state(door.clone(), measure));
+    let all = routes::others().into_iter().fold(calls, add);
+    all.fallback(not_found).method_not_allowed_fallback(not_allowed).with_state(door)
+}
+
+/// Tells how long an answer took.
+async fn measure(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let clock = door.service.clock();
+    let before = clock.elapsed();
+    let response = next.run(request).await;
+    let took: Duration = clock.elapsed().saturating_sub(before).into();
+    door.service.metrics().observe(metrics::Door::Http, took);
+    response
+}
+
+async fn not_found() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no such address; see /openapi.json for all there are")
+}
+
+async fn not_allowed() -> Problem {
+    let detail = "not with this method; see /openapi.json";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+impl Door {
+    /// Lets somebody in who may do this.
+    fn admit(&self, needed: Access, headers: &HeaderMap) -> Result<(), Problem> {
+        let shown = token(headers).and_then(|token| self.tokens.access_with(token));
+        if shown.max(Some(self.tokens.access())) >= Some(needed) {
+            return Ok(());
+        }
+        if needed == Access::Admin && !self.tokens.has_admin() {
+            let detail = "this needs an admin token, and the server has none; \
+                          set TIDEGATE_ADMIN_TOKEN";
+            return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+        }
+        if shown.is_some() {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "this needs the admin token"));
+        }
+        let detail = "show the token as Authorization: Bearer, or as X-Tidegate-Token";
+        Err(Problem::new(StatusCode::UNAUTHORIZED, detail))
+    }
+}
+
+/// The token that a request shows: in a header of our own, for the sake of proxies that pass on
+/// the client's `Authorization`, or as a bearer token.
+fn token(headers: &HeaderMap) -> Option<&[u8]> {
+    match headers.get("x-tidegate-token") {
+        Some(token) => Some(token.as_bytes()),
+        None => tidegate_tower::extract::bearer(headers).map(str::as_bytes),
+    }
+}
+
+/// The body of a request, in JSON.
+async fn read_json<T: serde::de::DeserializeOwned>(request: Request) -> Result<T, Problem> {
+    let body = read_body(request).await?;
+    match serde_json::from_slice(&body) {
+        Ok(Object(value)) => Ok(value),
+        Err(_) => Err(explain_json::<T>(&body)),
+    }
+}
+
+/// The body of a request that claims to be JSON.
+async fn read_body(request: Request) -> Result<Bytes, Problem> {
+    is_json_request(request.headers())?;
+    let reading = axum::body::to_bytes(request.into_body(), MAX_BODY);
+    let (status, detail) = match tokio::time::timeout(BODY_DEADLINE, reading).await {
+        Ok(Ok(body)) => return Ok(body),
+        Ok(Err(error)) => match error.into_inner().is::<LengthLimitError>() {
+            true => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long; send at most 64 KiB"),
+            false => (StatusCode::BAD_REQUEST, "the body cannot be read"),
+        },
+        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the body was too long in coming"),
+    };
+    Err(Problem::new(status, detail))
+}
+
+/// Reads it once more, to tell which field is wrong.
+fn explain_json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Problem {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let Err(error) = serde_path_to_error::deserialize::<_, Object<T>>(&mut deserializer) else {
+        return Problem::new(StatusCode::BAD_REQUEST, "there is something behind the JSON value");
+    };
+    let path = error.path().to_string();
+    let detail = error.into_inner().to_string();
+    // The path ends in a question mark where no field was read yet.
+    let place = path.strip_suffix('?').unwrap_or(&path).trim_end_matches('.');
+    // A field that is there twice or not at all is named by the error alone.
+    let name = ["duplicate field `", "missing field `"]
+        .iter()
+        .find_map(|start| detail.strip_prefix(start)?.split('`').next());
+    let field = match (place, name) {
+        ("", None) => return Problem::new(StatusCode::BAD_REQUEST, detail),
+        ("", Some(name)) => name.to_string(),
+        (place, None) => place.to_string(),
+        (place, Some(name)) => format!("{place}.{name}"),
+    };
+    Problem::field(field, detail)
+}
+
+/// A missing content type counts as JSON.
+fn is_json_request(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.get(CONTENT_TYPE).is_none_or(|value| is_json(value.as_bytes())) {
+        return Ok(());
+    }
+    let detail = "send JSON with Content-Type: application/json; with curl, --json instead of -d";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
+}
+
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+    essence.eq_ignore_ascii_case(b"application/json")
+        || (essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json"))
+}
+
+/// A decision as the calls answer it.
+pub(crate) fn decision_json(answer: &Answer) -> serde_json::Value {
+    serde_json::to_value(bodies::DecisionBody::new(answer)).unwrap_or_default()
+}
+
+/// A JSON value with status 200.
+fn ok(body: &impl serde::Serialize) -> Response {
+    calls::json(StatusCode::OK, HeaderMap::new(), body)
+}
+
+/// Text with a content type.
+fn text(content_type: &'static str, body: impl IntoResponse) -> Response {
+    ([(CONTENT_TYPE, content_type)], body).into_response()
+}

@@ -1,0 +1,29 @@
+//! The Tidegate server.
+//!
+//! # Layout
+//!
+//! - [`cli`]: the command line.
+//! - [`server`]: its doors, its life and its end. [`drain`]: the end.
+//! - [`http`] and [`resp`]: the doors. [`tokens`]: who may ask.
+//! - [`service`]: what every door asks. [`explain`]: the same in sentences.
+//! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
+//!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
+//!   kept.
+//! - [`metrics`], [`hottest`], [`logs`]: what can be seen from outside.
+
+pub mod active;
+pub mod cli;
+pub mod config;
+pub mod drain;
+pub mod explain;
+pub mod hottest;
+pub mod http;
+pub mod logs;
+pub mod metrics;
+pub mod policies;
+pub mod resp;
+pub mod server;
+pub mod service;
+pub mod store;
+pub mod tokens;
+pub mod watch;

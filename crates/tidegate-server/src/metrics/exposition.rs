@@ -1,0 +1,74 @@
+//! The text format of Prometheus, version 0.0.4.
+
+use std::fmt::{self, Display, Write};
+
+/// Text in the making, family by family.
+#[derive(Default)]
+pub(super) struct Exposition(String);
+
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Exposition {
+    /// Begins a family. Each name comes once, and its samples follow at once.
+    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        self.write(format_args!("# HELP {name} "));
+        self.escape(help, "\\\n");
+        self.write(format_args!("\n# TYPE {name} {kind}\n"));
+        Family { out: self, name }
+    }
+
+    /// A family of one sample without labels.
+    pub(super) fn gauge(&mut self, name: &'static str, help: &str, value: impl Display) {
+        self.family(name, Kind::Gauge, help).sample("", &[], value);
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.0
+    }
+
+    fn write(&mut self, arguments: fmt::Arguments<'_>) {
+        // Writing to a string fails only if a value's own `Display` does, and numbers do not.
+        let _ = self.0.write_fmt(arguments);
+    }
+
+    /// Puts a backslash before each of `special`; a line feed becomes `\n`.
+    fn escape(&mut self, text: &str, special: &str) {
+        for c in text.chars() {
+            if special.contains(c) {
+                self.0.push('\\');
+            }
+            self.0.push(if c == '\n' { 'n' } else { c });
+        }
+    }
+}
+
+/// The samples of one name.
+pub(super) struct Family<'a> {
+    out: &'a mut Exposition,
+    name: &'static str,
+}
+
+impl Family<'_> {
+    /// One line. The suffix is empty but for the parts of a histogram.
+    pub(super) fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.out.write(format_args!("{}{suffix}", self.name));
+        for (i, (name, text)) in labels.iter().enumerate() {
+            let before = if i == 0 { '{' } else { ',' };
+            self.out.write(format_args!("{before}{name}=\""));
+            self.out.escape(text, "\\\"\n");
+            self.out.write(format_args!("\""));
+        }
+        let after = if labels.is_empty() { "" } else { "}" };
+        self.out.write(format_args!("{after} {value}\n"));
+    }
+}

@@ -1,0 +1,364 @@
+//! Where the policy comes from: a file, read again when it changes, and rules set while running.
+
+use std::collections::{BTreeMap, HashSet};
+use std::error::Error;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate::{InvalidRule, Micros, Policy};
+use tracing::{info, warn};
+
+use crate::active::{Active, Adhoc};
+use crate::config::{Config, Loaded, LoadedRule, Problems, RuleFile, Settings};
+use crate::metrics::Metrics;
+use crate::service::Service;
+use crate::watch::{Change, Reader, Seen};
+
+/// The policy that is used when no file is named.
+pub const SAMPLE: &str = include_str!("sample.yaml");
+
+/// Where the policy comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// From the sample that is built in.
+    Sample,
+    /// From a file.
+    File(PathBuf),
+}
+
+impl Source {
+    /// Reads it, and tells which files were read for it.
+    pub fn load(&self) -> (Result<Loaded, Problems>, Seen) {
+        let reader = Reader::default();
+        let loaded = match self {
+            Self::Sample => Config::load_str("sample.yaml", SAMPLE),
+            Self::File(path) => Config::load_from(path, &reader),
+        };
+        (loaded, reader.into_seen())
+    }
+}
+
+/// The policy in force and how it came about.
+pub struct Policies {
+    service: Arc<Service>,
+    source: Source,
+    /// What the server was started with and keeps to.
+    started_with: Settings,
+    /// The files as they were read last. Whoever reads them again holds it meanwhile: of two
+    /// readings, the later comes into force later.
+    seen: Mutex<Seen>,
+    state: Mutex<State>,
+}
+
+struct State {
+    settings: Settings,
+    /// The rules of the file, the last good one.
+    file: Vec<LoadedRule>,
+    /// Rules that were set while running.
+    runtime: BTreeMap<String, LoadedRule>,
+    loaded_at: Micros,
+    error: Option<String>,
+}
+
+/// A rule with where it comes from.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The rule by the book.
+    pub file: RuleFile,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// Where a rule comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// From the policy file.
+    File,
+    /// It was set while running.
+    Runtime,
+}
+
+impl Origin {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Runtime => "runtime",
+        }
+    }
+}
+
+/// How the policy is.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// When the policy in force was read.
+    pub loaded_at: Micros,
+    /// Why the file as it is now is not in force.
+    pub error: Option<String>,
+}
+
+/// Why a rule was not changed.
+#[derive(Debug)]
+pub enum NotChanged {
+    /// The rule is not one.
+    Faulty(Problems),
+    /// It does not fit with the others.
+    Invalid(InvalidRule),
+    /// There is one already.
+    Exists,
+    /// There is none.
+    Unknown,
+    /// It is the file's.
+    FromFile,
+    /// There are too many already.
+    TooMany,
+}
+
+impl fmt::Display for NotChanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Faulty(problems) => problems.fmt(f),
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::Exists => f.write_str("there is a rule of this name already"),
+            Self::Unknown => f.write_str("no such rule"),
+            Self::FromFile => f.write_str("the rule is the policy file's; change it there"),
+            Self::TooMany => write!(
+                f,
+                "too many rules set while running; use at most {}",
+                Policies::MAX_RUNTIME_RULES
+            ),
+        }
+    }
+}
+
+impl Error for NotChanged {}
+
+/// Why the policy as it is now did not come into force.
+#[derive(Debug)]
+pub enum NotLoaded {
+    /// It is not one.
+    Faulty(Problems),
+    /// It does not fit with the rules that were set while running.
+    Invalid(InvalidRule),
+}
+
+impl fmt::Display for NotLoaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Faulty(problems) => problems.fmt(f),
+            Self::Invalid(invalid) => {
+                write!(f, "with the rules that were set while running: {invalid}")
+            }
+        }
+    }
+}
+
+impl Error for NotLoaded {}
+
+impl Policies {
+    /// The most rules that are set while running.
+    pub const MAX_RUNTIME_RULES: usize = 1_000;
+
+    /// The policy that `service` was made with, read from `source`.
+    pub fn new(service: Arc<Service>, source: Source, loaded: Loaded, seen: Seen) -> Self {
+        let loaded_at = service.clock().now();
+        service.metrics().count_reload(loaded_at);
+        let started_with = loaded.settings.clone();
+        let state = State {
+            settings: loaded.settings,
+            file: loaded.rules,
+            runtime: BTreeMap::new(),
+            loaded_at,
+            error: None,
+        };
+        Self { service, source, started_with, seen: Mutex::new(seen), state: Mutex::new(state) }
+    }
+
+    /// What a policy that was read puts into force.
+    pub fn active(loaded: &Loaded, metrics: &Metrics) -> Result<Active, InvalidRule> {
+        compose(&loaded.settings, &loaded.rules, &BTreeMap::new(), metrics)
+    }
+
+    /// How its files are now, if one of them is another than when it was read.
+    pub fn change(&self) -> Option<Change> {
+        lock(&self.seen).change()
+    }
+
+    /// Reads the policy again. A bad one changes nothing but what health tells.
+    pub fn reload(&self) -> Result<(), NotLoaded> {
+        let mut seen = lock(&self.seen);
+        // Before the state is locked: a slow disk must not hold up who asks for the rules.
+        let read = self.read(&mut seen);
+        let mut state = lock(&self.state);
+        let result = match read {
+            Ok(loaded) => self.put_into_force(&mut state, loaded).map_err(NotLoaded::Invalid),
+            Err(problems) => Err(NotLoaded::Faulty(problems)),
+        };
+        match &result {
+            Ok(()) => {
+                state.error = None;
+                state.loaded_at = self.service.clock().now();
+                self.service.metrics().count_reload(state.loaded_at);
+                info!(rules = state.file.len(), "policy reloaded");
+            }
+            Err(error) => {
+                state.error = Some(error.to_string());
+                self.service.metrics().count_failed_reload();
+                warn!(%error, "policy not reloaded, the last good one stays");
+            }
+        }
+        result
+    }
+
+    /// Reads the files, once more if somebody wrote one of them meanwhile.
+    fn read(&self, seen: &mut Seen) -> Result<Loaded, Problems> {
+        const TRIES: usize = 3;
+        let mut read;
+        (read, *seen) = self.source.load();
+        for _ in 1..TRIES {
+            if seen.change().is_none() {
+                break;
+            }
+            (read, *seen) = self.source.load();
+        }
+        read
+    }
+
+    fn put_into_force(&self, state: &mut State, loaded: Loaded) -> Result<(), InvalidRule> {
+        let metrics = self.service.metrics();
+        let active = compose(&loaded.settings, &loaded.rules, &state.runtime, metrics)?;
+        for warning in &loaded.warnings {
+            warn!("{warning}");
+        }
+        let (now, started) = (&loaded.settings, &self.started_with);
+        if (&now.store, &now.namespace, &now.secret)
+            != (&started.store, &started.namespace, &started.secret)
+        {
+            warn!("store, namespace and secret stay as they are until the server is restarted");
+        }
+        self.service.activate(active);
+        state.settings = loaded.settings;
+        state.file = loaded.rules;
+        Ok(())
+    }
+
+    /// Sets a rule until the server is restarted or it is deleted.
+    pub fn put(&self, rule: &RuleFile, only_if: Presence) -> Result<Listed, NotChanged> {
+        let mut state = lock(&self.state);
+        let name = rule.name.clone();
+        let exists = state.find(&name).is_some();
+        if only_if == Presence::Absent && exists {
+            return Err(NotChanged::Exists);
+        }
+        let loaded = rule.load(&state.settings).map_err(NotChanged::Faulty)?;
+        if state.runtime.len() >= Self::MAX_RUNTIME_RULES && !state.runtime.contains_key(&name) {
+            return Err(NotChanged::TooMany);
+        }
+        let listed = Listed { file: loaded.file.clone(), origin: Origin::Runtime };
+        let mut runtime = state.runtime.clone();
+        runtime.insert(name, loaded);
+        self.change_runtime(&mut state, runtime)?;
+        Ok(listed)
+    }
+
+    /// Takes back a rule that was set while running.
+    pub fn delete(&self, name: &str) -> Result<(), NotChanged> {
+        let mut state = lock(&self.state);
+        let mut runtime = state.runtime.clone();
+        if runtime.remove(name).is_none() {
+            let in_file = state.in_file(name).is_some();
+            return Err(if in_file { NotChanged::FromFile } else { NotChanged::Unknown });
+        }
+        self.change_runtime(&mut state, runtime)
+    }
+
+    fn change_runtime(
+        &self,
+        state: &mut State,
+        runtime: BTreeMap<String, LoadedRule>,
+    ) -> Result<(), NotChanged> {
+        let metrics = self.service.metrics();
+        let active = compose(&state.settings, &state.file, &runtime, metrics);
+        self.service.activate(active.map_err(NotChanged::Invalid)?);
+        state.runtime = runtime;
+        Ok(())
+    }
+
+    /// The rules in force, in order.
+    pub fn rules(&self) -> Vec<Listed> {
+        let state = lock(&self.state);
+        let all = in_force(&state.file, &state.runtime);
+        all.map(|(rule, origin)| Listed { file: rule.file.clone(), origin }).collect()
+    }
+
+    /// The rule of this name.
+    pub fn rule(&self, name: &str) -> Option<Listed> {
+        let state = lock(&self.state);
+        let (rule, origin) = state.find(name)?;
+        Some(Listed { file: rule.file.clone(), origin })
+    }
+
+    /// How the policy is.
+    pub fn condition(&self) -> Condition {
+        let state = lock(&self.state);
+        Condition { loaded_at: state.loaded_at, error: state.error.clone() }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Policies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policies").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// When a rule may be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// Whether there is one already or not.
+    Any,
+    /// Only if there is none.
+    Absent,
+}
+
+impl State {
+    fn find(&self, name: &str) -> Option<(&LoadedRule, Origin)> {
+        let set = self.runtime.get(name).map(|rule| (rule, Origin::Runtime));
+        set.or_else(|| Some((self.in_file(name)?, Origin::File)))
+    }
+
+    fn in_file(&self, name: &str) -> Option<&LoadedRule> {
+        self.file.iter().find(|rule| rule.file.name == name)
+    }
+}
+
+/// The rules of the file, each replaced by the one of its name that was set while running; then the
+/// others that were set, by name.
+fn in_force<'a>(
+    file: &'a [LoadedRule],
+    runtime: &'a BTreeMap<String, LoadedRule>,
+) -> impl Iterator<Item = (&'a LoadedRule, Origin)> {
+    let replaced = file.iter().map(|rule| match runtime.get(&rule.file.name) {
+        Some(set) => (set, Origin::Runtime),
+        None => (rule, Origin::File),
+    });
+    let names: HashSet<&str> = file.iter().map(|rule| &*rule.file.name).collect();
+    let added = runtime.iter().filter(move |(name, _)| !names.contains(name.as_str()));
+    replaced.chain(added.map(|(_, rule)| (rule, Origin::Runtime)))
+}
+
+fn compose(
+    settings: &Settings,
+    file: &[LoadedRule],
+    runtime: &BTreeMap<String, LoadedRule>,
+    metrics: &Metrics,
+) -> Result<Active, InvalidRule> {
+    let policy = Policy::new(in_force(file, runtime).map(|(rule, _)| rule.rule.clone()))?;
+    let trusted = settings.trusted_proxies.iter().copied().collect();
+    let adhoc = if settings.adhoc { Adhoc::Allow } else { Adhoc::Refuse };
+    Ok(Active::new(policy, trusted, adhoc, metrics))
+}

@@ -1,0 +1,13 @@
+//! The Redis protocol: any Redis client works.
+//!
+//! # Layout
+//!
+//! - [`frame`]: bytes to commands. [`reply`]: answers to bytes.
+//! - [`connection`]: one client. `commands`: what it may ask; `session`: what it has told about
+//!   itself.
+
+mod commands;
+pub mod connection;
+pub mod frame;
+pub mod reply;
+mod session;

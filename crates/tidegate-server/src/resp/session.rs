@@ -1,0 +1,47 @@
+//! What a client has told about itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::tokens::{Access, Tokens};
+
+/// One connection's own.
+pub(super) struct Session {
+    tokens: Arc<Tokens>,
+    access: Access,
+    id: i64,
+    /// As `CLIENT SETNAME` gave it.
+    pub(super) name: Vec<u8>,
+}
+
+impl Session {
+    /// The longest name of a client in bytes.
+    pub(super) const MAX_NAME: usize = 64;
+
+    pub(super) fn new(tokens: Arc<Tokens>) -> Self {
+        static IDS: AtomicI64 = AtomicI64::new(1);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        Self { access: tokens.access(), tokens, id, name: Vec::new() }
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(super) fn id(&self) -> i64 {
+        self.id
+    }
+
+    pub(super) fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// Shows a token. A wrong one takes nothing away.
+    pub(super) fn authenticate(&mut self, token: &[u8]) -> bool {
+        let access = self.tokens.access_with(token);
+        if let Some(access) = access {
+            self.access = access;
+        }
+        access.is_some()
+    }
+}

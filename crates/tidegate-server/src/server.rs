@@ -1,0 +1,287 @@
+//! The server: its doors, its life and its end.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::InvalidRule;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Handle, Runtime};
+use tracing::{info, warn};
+
+use crate::config::Problems;
+use crate::drain::{self, Drain};
+use crate::http;
+use crate::metrics::{Door, Metrics};
+use crate::policies::{Policies, Source};
+use crate::resp;
+use crate::service::Service;
+use crate::store::{Store, StoreError};
+use crate::tokens::Tokens;
+use crate::watch;
+
+/// What a server is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the policy comes from.
+    pub source: Source,
+    /// Where the counts are kept; as the policy says if not given.
+    pub store: Option<Store>,
+    /// Where HTTP is spoken.
+    pub http: SocketAddr,
+    /// Where the Redis protocol is spoken.
+    pub resp: SocketAddr,
+    /// What opens the doors.
+    pub tokens: Tokens,
+    /// May anybody come in from anywhere?
+    pub exposure: Exposure,
+}
+
+/// Who can reach a server that has no token.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Exposure {
+    /// This machine alone.
+    #[default]
+    Guarded,
+    /// Whoever can reach its address.
+    Insecure,
+}
+
+/// A server with its doors open and nobody served yet.
+pub struct Server {
+    service: Arc<Service>,
+    policies: Arc<Policies>,
+    tokens: Arc<Tokens>,
+    http: TcpListener,
+    resp: TcpListener,
+    workers: Workers,
+    store: Store,
+}
+
+/// Threads of the Redis door's own, one less than there are processors.
+///
+/// A command takes a microsecond. Spread over as many threads as there are processors, it takes
+/// longer to wake one of them than to answer, and the clients on the same machine have to wait.
+struct Workers(Option<Runtime>);
+
+impl Workers {
+    fn new() -> io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(processors.saturating_sub(1).max(1));
+        Ok(Self(Some(runtime.thread_name("tidegate-resp").enable_all().build()?)))
+    }
+
+    fn handle(&self) -> Handle {
+        self.0.as_ref().map_or_else(Handle::current, |runtime| runtime.handle().clone())
+    }
+}
+
+/// A runtime that is dropped waits for its threads, which is not allowed where others run.
+impl Drop for Workers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// How long the drain waits for clients that are still being answered: a little longer than the
+/// longest wait that one can ask for.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(65);
+/// How long the doors stay shut when the system has no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+impl Server {
+    /// Reads the policy and opens the doors. It does not wait for the store.
+    pub async fn bind(options: Options) -> Result<Self, StartError> {
+        for address in [options.http, options.resp] {
+            let is_open = !address.ip().is_loopback() && !options.tokens.guards_checks();
+            if is_open && options.exposure == Exposure::Guarded {
+                return Err(StartError::Exposed(address));
+            }
+        }
+        let (loaded, seen) = options.source.load();
+        let loaded = loaded?;
+        for warning in &loaded.warnings {
+            warn!("{warning}");
+        }
+        let store = match (options.store, &loaded.settings.store) {
+            (Some(store), _) => store,
+            (None, Some(url)) => url.expose().parse()?,
+            (None, None) => Store::MEMORY,
+        };
+        let metrics = Arc::new(Metrics::default());
+        let engine = store.engine_with_fallback(&loaded.settings, &metrics)?;
+        let active = Policies::active(&loaded, &metrics)?;
+        let service = Arc::new(Service::new(engine, active, metrics));
+        let policies = Arc::new(Policies::new(service.clone(), options.source, loaded, seen));
+        let bind = async |address| {
+            TcpListener::bind(address).await.map_err(|error| StartError::Bind(address, error))
+        };
+        let workers = Workers::new().map_err(StartError::Threads)?;
+        let http = bind(options.http).await?;
+        let resp = {
+            let bound = bind(options.resp).await?.into_std();
+            let _workers = workers.handle().enter();
+            let bound = bound.and_then(TcpListener::from_std);
+            bound.map_err(|error| StartError::Bind(options.resp, error))?
+        };
+        let tokens = Arc::new(options.tokens);
+        Ok(Self { service, policies, tokens, http, resp, workers, store })
+    }
+
+    /// Where HTTP is spoken.
+    pub fn http_address(&self) -> io::Result<SocketAddr> {
+        self.http.local_addr()
+    }
+
+    /// Where the Redis protocol is spoken.
+    pub fn resp_address(&self) -> io::Result<SocketAddr> {
+        self.resp.local_addr()
+    }
+
+    /// Where the counts are kept.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What the doors ask.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// The policy and where it comes from.
+    pub fn policies(&self) -> &Arc<Policies> {
+        &self.policies
+    }
+
+    /// Serves until `shutdown` completes, and then until everybody who asked is answered.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let (drainer, drain) = drain::channel();
+        let Self { service, policies, tokens, http, resp, workers, .. } = self;
+        tokio::spawn(watch::watch(policies.clone(), drain.clone()));
+        let router =
+            http::router(http::Door { service: service.clone(), policies, tokens: tokens.clone() });
+        let metrics = service.metrics().clone();
+        let http = accept(http, drain.clone(), move |stream, drain| {
+            let open = metrics.connect(Door::Http);
+            let connection = http::connection::serve(stream, router.clone(), open, drain);
+            // A client that breaks off is none of our business.
+            tokio::spawn(async move { connection.await.ok() });
+        });
+        let resp = accept(resp, drain, move |stream, drain| {
+            let (service, tokens) = (service.clone(), tokens.clone());
+            let connection = resp::connection::serve(stream, service, tokens, drain);
+            tokio::spawn(async move { connection.await.ok() });
+        });
+        let doors = [tokio::spawn(http), workers.handle().spawn(resp)];
+        shutdown.await;
+        info!("draining: no new connections, open ones are answered");
+        drainer.begin();
+        for door in doors {
+            let _ = door.await;
+        }
+        match tokio::time::timeout(DRAIN_DEADLINE, drainer.finished()).await {
+            Ok(()) => info!("drained"),
+            Err(_) => warn!("some clients are still being answered; leaving them"),
+        }
+    }
+}
+
+/// Lets clients in until the server drains.
+async fn accept(listener: TcpListener, drain: Drain, serve: impl Fn(TcpStream, Drain)) {
+    let mut begun = drain.clone();
+    let mut failing = false;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = begun.begun() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                failing = false;
+                serve(stream, drain.clone());
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely. It gets better when somebody leaves, and is
+                // told once.
+                if !failing {
+                    warn!(%error, "cannot accept a connection, trying on");
+                }
+                failing = true;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    // Whoever is at the door already may have asked already.
+    while let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
+        serve(stream, drain.clone());
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// Anybody could come in.
+    Exposed(SocketAddr),
+    /// The policy is not good.
+    Policy(Problems),
+    /// The rules do not go together.
+    Rules(InvalidRule),
+    /// The store is not one.
+    Store(StoreError),
+    /// The address cannot be had.
+    Bind(SocketAddr, io::Error),
+    /// The system has no threads to give.
+    Threads(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exposed(address) => write!(
+                f,
+                "{address} can be reached from other machines, and no token guards it; \
+                 set TIDEGATE_TOKEN, use a loopback address, or say --insecure"
+            ),
+            Self::Policy(problems) => problems.fmt(f),
+            Self::Rules(invalid) => invalid.fmt(f),
+            Self::Store(error) => error.fmt(f),
+            Self::Threads(error) => write!(f, "cannot start threads ({error})"),
+            Self::Bind(address, error) => write!(
+                f,
+                "cannot listen on {address} ({error}); choose another address with --http or --resp"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<Problems> for StartError {
+    fn from(problems: Problems) -> Self {
+        Self::Policy(problems)
+    }
+}
+
+impl From<InvalidRule> for StartError {
+    fn from(invalid: InvalidRule) -> Self {
+        Self::Rules(invalid)
+    }
+}
+
+impl From<StoreError> for StartError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
