@@ -272,7 +272,7 @@ impl Service {
             }
             _ => active.policy.plan_questions(&questions, now)?,
         };
-        self.carry_out(verb, &plan, once, active).await
+        self.carry_out(verb, &plan, once, active, now).await
     }
 
     /// Answers for a request that the policy's rules are matched against. What it looks like may
@@ -283,8 +283,9 @@ impl Service {
     ) -> Result<Answer, Failure> {
         loop {
             let active = self.active();
-            let plan = active.policy.plan_request(&describe(&active), self.clock.now())?;
-            if let Some(answer) = self.carry_out(Verb::Check, &plan, None, &active).await? {
+            let now = self.clock.now();
+            let plan = active.policy.plan_request(&describe(&active), now)?;
+            if let Some(answer) = self.carry_out(Verb::Check, &plan, None, &active, now).await? {
                 return Ok(answer);
             }
         }
@@ -340,6 +341,7 @@ impl Service {
         plan: &'a Plan<'a>,
         once: Option<&'a str>,
         active: &'a Arc<Active>,
+        now: Micros,
     ) -> Result<Option<Answer>, Failure> {
         let (op, ttl) = match verb {
             Verb::Check | Verb::Wait(_) => (Op::Check, None),
@@ -380,7 +382,7 @@ impl Service {
             }
         };
         if counts {
-            self.count(plan, &decision, active);
+            self.count(plan, &decision, active, now);
         }
         let limits = match plan.denied_by() {
             Some(rule) => rule.rule().limits().iter().take(1).cloned().collect(),
@@ -403,12 +405,11 @@ impl Service {
     }
 
     /// Counts what each rule thought of a call: each once, however many keys it was asked about.
-    fn count(&self, plan: &Plan<'_>, decision: &Decision, active: &Active) {
+    fn count(&self, plan: &Plan<'_>, decision: &Decision, active: &Active, now: Micros) {
         if let Some(rule) = plan.denied_by() {
             active.metrics(rule.rule()).count(Outcome::Never, decision.source);
             return;
         }
-        let now = self.clock.now();
         let (mut deciding, mut looking_on) = (decision.verdicts.iter(), decision.shadow.iter());
         let mut outcomes: SmallVec<[(&Rule, Outcome); 2]> = SmallVec::new();
         let mut would_deny: SmallVec<[&Rule; 2]> =

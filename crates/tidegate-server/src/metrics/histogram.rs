@@ -39,12 +39,12 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    pub(super) fn observe(&self, duration: Duration) {
+    pub(super) fn observe(&self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_NANOS).min(MAX_NANOS);
         // A bound belongs to its bucket.
         let bucket = BOUNDS.partition_point(|(bound, _)| *bound < nanos);
-        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.buckets[bucket].fetch_add(times, Ordering::Relaxed);
+        self.sum_nanos.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
     pub(super) fn render(&self, family: &mut Family<'_>, label: (&str, &str)) {
