@@ -237,6 +237,10 @@ impl Policies {
         {
             warn!("store, namespace and secret stay as they are until the server is restarted");
         }
+        let set = loaded.rules.iter().filter(|rule| state.runtime.contains_key(&rule.file.name));
+        for rule in set {
+            warn!(rule = rule.file.name, "set while running; it stays until it is deleted");
+        }
         self.service.activate(active);
         state.settings = loaded.settings;
         state.file = loaded.rules;

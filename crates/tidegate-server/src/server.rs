@@ -92,6 +92,8 @@ impl Drop for Workers {
 /// How long the drain waits for clients that are still being answered: a little longer than the
 /// longest wait that one can ask for.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(65);
+/// How long a store may take to connect before it is told.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the doors stay shut when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -149,6 +151,11 @@ impl Server {
         &self.store
     }
 
+    /// Does whoever asks have to show a token?
+    pub fn needs_token(&self) -> bool {
+        self.tokens.guards_checks()
+    }
+
     /// What the doors ask.
     pub fn service(&self) -> &Arc<Service> {
         &self.service
@@ -162,7 +169,8 @@ impl Server {
     /// Serves until `shutdown` completes, and then until everybody who asked is answered.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = drain::channel();
-        let Self { service, policies, tokens, http, resp, workers, .. } = self;
+        let Self { service, policies, tokens, http, resp, workers, store } = self;
+        let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
         let router =
             http::router(http::Door { service: service.clone(), policies, tokens: tokens.clone() });
@@ -179,7 +187,17 @@ impl Server {
             tokio::spawn(async move { connection.await.ok() });
         });
         let doors = [tokio::spawn(http), workers.handle().spawn(resp)];
-        shutdown.await;
+        let connects = async {
+            tokio::time::sleep(STORE_PATIENCE).await;
+            if !asked.health().up {
+                warn!(%store, "no connection to the store yet, rules go by on_store_failure");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = shutdown => {}
+            () = connects => {}
+        }
         info!("draining: no new connections, open ones are answered");
         drainer.begin();
         for door in doors {

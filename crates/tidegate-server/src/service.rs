@@ -151,6 +151,8 @@ pub enum Failure {
     Throttle,
     /// Limits of the asker's own are turned off.
     NoAdhoc,
+    /// There is no key, and what is asked about counts by one.
+    NoKey,
 }
 
 impl fmt::Display for Failure {
@@ -159,7 +161,8 @@ impl fmt::Display for Failure {
             Self::NoAnswer(error) => error.fmt(f),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Limit(error) => error.fmt(f),
-            Self::Throttle => f.write_str("no such limit; use smaller numbers, and none of 0"),
+            Self::Throttle => f.write_str("no such limit; count and period must be above 0, and small enough to count exactly"),
+            Self::NoKey => f.write_str("is missing; say whom it concerns"),
             Self::NoAdhoc => f.write_str("limits of your own are turned off; name a rule"),
         }
     }
@@ -179,6 +182,24 @@ impl From<EngineError> for Failure {
             EngineError::Refused(refusal) => Self::Refused(refusal),
             other => Self::NoAnswer(other),
         }
+    }
+}
+
+impl Ask<'_> {
+    /// Refuses to count everybody together where somebody has forgotten to say who it is. Only a
+    /// rule that has no key means that.
+    fn needs_key(&self, active: &Active) -> Result<(), Failure> {
+        if self.key.parts().next().is_some() {
+            return Ok(());
+        }
+        let counts_together = match self.target {
+            Target::Rule(name) => {
+                // Whoever looks for a rule that is not there says so.
+                active.policy.rule(name).is_none_or(|rule| rule.key().is_empty())
+            }
+            Target::Limit(_) | Target::Throttle(_) => false,
+        };
+        if counts_together { Ok(()) } else { Err(Failure::NoKey) }
     }
 }
 
@@ -261,6 +282,7 @@ impl Service {
         let mut questions: SmallVec<[Question<'_>; 2]> = SmallVec::new();
         for (ask, own) in asks.iter().zip(&own) {
             let about = ask.about(own.as_ref())?;
+            ask.needs_key(active)?;
             let cost = if matches!(verb, Verb::Peek | Verb::Reset) { 0 } else { ask.cost };
             let cost = Cost::new(cost).map_err(Refusal::from)?;
             questions.push(Question { about, key: ask.key, cost });

@@ -82,7 +82,7 @@ fn a_cost_that_can_never_fit_is_never() {
         json!({ "rule": "five", "cost": 6 }),
         json!({ "rule": "five", "cost": 4_294_967_296_u64 }),
         json!({ "rule": "nothing" }),
-        json!({ "limit": "0/s" }),
+        json!({ "limit": "0/s", "key": "k" }),
         json!({ "rule": "listed", "key": "foe" }),
     ] {
         let response = server.post("/v1/check", &body);
@@ -421,4 +421,21 @@ fn a_record_charges_whatever_is_left_and_a_refund_gives_back_what_is_there() {
 /// The names of all fields, in order.
 fn fields(value: &Value) -> Vec<String> {
     value.as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn a_key_that_was_forgotten_counts_nobody() {
+    let policy = "rules:
+  - { name: each, key: [client_ip], limits: [5/h] }
+  - { name: all, limits: [5/h] }
+";
+    let server = Server::with_policy(policy);
+    for body in
+        [json!({ "rule": "each" }), json!({ "rule": "each", "key": [] }), json!({ "limit": "5/h" })]
+    {
+        let refused = server.post("/v1/check", &body);
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("key")), "{body}");
+    }
+    let together = server.post("/v1/check", &json!({ "rule": "all" }));
+    assert_eq!((together.status, &together.json()["remaining"]), (200, &json!(4)));
 }

@@ -273,7 +273,8 @@ fn numbers_that_make_no_limit_are_refused_and_change_nothing() {
     let user = numbers(4, 1, 1);
     bench.throttle("k", user, 2);
     let number = "-ERR value is not a whole number from 0 to 2^53";
-    let limit = "-ERR no such limit; use smaller numbers, and none of 0";
+    let limit =
+        "-ERR no such limit; count and period must be above 0, and small enough to count exactly";
     let cost = "-ERR the cost is too large; use at most 4294967296";
     let arity = "-ERR wrong number of arguments; COMMAND INFO and its name tells how many";
     let syntax = "-ERR syntax error; see the documentation of this command";

@@ -83,7 +83,9 @@ const NAME: Fate = Refused("ERR a name must be UTF-8");
 const NO_RULE: Fate = Refused("NORULE no such rule");
 const NO_LIMIT: Fate = Refused("ERR not a limit; write one like 100/s or sliding-log 5/1m");
 const ZONE: Fate = Refused("ERR unknown time zone; use an IANA name like Europe/Berlin");
-const NO_THROTTLE: Fate = Refused("ERR no such limit; use smaller numbers, and none of 0");
+const NO_THROTTLE: Fate = Refused(
+    "ERR no such limit; count and period must be above 0, and small enough to count exactly",
+);
 const NO_HOLD: Fate = Refused("ERR no such reservation, or settled over an hour ago");
 const HOLD_LENGTH: Fate = Refused("ERR a reservation lasts from 1 ms to 1 h, or its lease");
 const ID_LENGTH: Fate = Refused("ERR an ID has 1 to 64 bytes");

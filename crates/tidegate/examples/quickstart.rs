@@ -1,6 +1,6 @@
 //! The library in a minute: check, several rules at once, wait, reserve and commit.
 //!
-//! `cargo run --release --example quickstart`
+//! `cargo run --release -p tidegate --example quickstart`
 
 use std::error::Error;
 use std::time::Duration;

@@ -230,7 +230,7 @@ impl fmt::Display for Refusal {
             Self::EmptyHold => f.write_str("a reservation of nothing; use a cost of 1 or more"),
             Self::HoldLength => f.write_str("a reservation must last from 1us to 1h, or its lease"),
             Self::ConcurrencyNeedsHold => {
-                f.write_str("concurrency counts holders; reserve and release instead")
+                f.write_str("concurrency counts holders; reserve to enter, and cancel to leave")
             }
             Self::UnknownZone(zone) => {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")

@@ -202,7 +202,7 @@ fn every_error_says_in_one_line_what_happened_and_what_to_do() {
         (said(Refusal::HoldLength), "a reservation must last from 1us to 1h, or its lease"),
         (
             said(Refusal::ConcurrencyNeedsHold),
-            "concurrency counts holders; reserve and release instead",
+            "concurrency counts holders; reserve to enter, and cancel to leave",
         ),
         (
             said(Refusal::UnknownZone("Mars/Base".into())),

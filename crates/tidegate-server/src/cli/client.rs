@@ -74,6 +74,10 @@ impl Client {
         let detail =
             body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
         let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
+        let detail = match status {
+            StatusCode::UNAUTHORIZED => "set TIDEGATE_TOKEN to its token",
+            _ => detail,
+        };
         Err(format!("the server answered {}: {field}{detail}", status.as_u16()).into())
     }
 }

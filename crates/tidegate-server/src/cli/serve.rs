@@ -1,7 +1,7 @@
 //! `tidegate serve`
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -36,14 +36,18 @@ pub(super) struct Options {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where HTTP is spoken
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = address)]
     http: SocketAddr,
     /// Where the Redis protocol is spoken
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", value_parser = address)]
     resp: SocketAddr,
     /// Let anybody in who can reach the address, although there is no token
     #[arg(long)]
     insecure: bool,
+}
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write an IP address and a port, like 127.0.0.1:8080")
 }
 
 pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
@@ -72,7 +76,7 @@ async fn serve(options: server::Options) -> Result<(), Failure> {
     let (http, resp) = (server.http_address()?, server.resp_address()?);
     info!(%http, %resp, store = %server.store(), "listening");
     if is_sample {
-        print_what_to_try(http, resp);
+        print_what_to_try(http, resp, server.store(), server.needs_token());
     }
     let policies = server.policies().clone();
     let reloads = tokio::spawn(async move {
@@ -112,19 +116,29 @@ impl Stops {
     }
 }
 
-fn print_what_to_try(http: SocketAddr, resp: SocketAddr) {
+fn print_what_to_try(http: SocketAddr, resp: SocketAddr, store: &Store, needs_token: bool) {
+    // An address that means all of them is one to listen on, not to ask.
+    let reachable = |mut address: SocketAddr| {
+        if address.ip().is_unspecified() {
+            address.set_ip(Ipv4Addr::LOCALHOST.into());
+        }
+        address
+    };
+    let (http, port) = (reachable(http), resp.port());
+    let header = if needs_token { " -H \"X-Tidegate-Token: $TIDEGATE_TOKEN\"" } else { "" };
+    let auth = if needs_token { " -a \"$TIDEGATE_TOKEN\"" } else { "" };
     let hints = format!(
-        "No --config was given, so this is the sample policy, counting in memory. Try:
+        "No --config was given, so this is the sample policy: rules login, api and budget. Counting in
+{store}. Try:
 
-  curl -i http://{http}/v1/check --json '{{\"rule\":\"login\",\"key\":\"1.2.3.4\"}}'
-  curl -i http://{http}/v1/check --json '{{\"limit\":\"5/min\",\"key\":\"me\"}}'
-  curl -i http://{http}/v1/authorize -H 'X-Forwarded-Uri: /api/x' -H 'X-Api-Key: k1'
-  redis-cli -p {} TG.CHECK login 1.2.3.4
-  redis-cli -p {} CL.THROTTLE user123 15 30 60 1
+  curl -i http://{http}/v1/check{header} --json '{{\"rule\":\"login\",\"key\":\"1.2.3.4\"}}'
+  curl -i http://{http}/v1/check{header} --json '{{\"limit\":\"5/min\",\"key\":\"me\"}}'
+  curl -i http://{http}/v1/authorize{header} -H 'X-Forwarded-Uri: /api/x' -H 'X-Api-Key: k1'
+  redis-cli -p {port}{auth} TG.CHECK login 1.2.3.4
+  redis-cli -p {port}{auth} CL.THROTTLE user123 15 30 60 1
+  curl http://{http}/v1/rules{header}
   curl http://{http}/metrics
-",
-        resp.port(),
-        resp.port(),
+"
     );
     // A server goes on when nobody reads its hints.
     let _ = say(hints);

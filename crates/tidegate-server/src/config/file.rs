@@ -16,8 +16,8 @@ use super::rule_file::{Lease, MissingKey, RuleFile};
 #[serde(deny_unknown_fields, default)]
 #[schemars(title = "Tidegate policy")]
 pub struct PolicyFile {
-    /// Where state is kept: `memory`, `redis://host:port`, `rediss://`, `unix:///path`,
-    /// `redis-sentinel://`, `redis-cluster://`. `--store` on the command line wins.
+    /// Where state is kept: `memory`, or `redis://[user:password@]host:port[/db]`. `--store` on the
+    /// command line wins.
     #[schemars(
         with = "String",
         extend(

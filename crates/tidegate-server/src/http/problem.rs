@@ -120,6 +120,7 @@ impl From<Failure> for Problem {
                 _ => None,
             },
             Failure::NoAdhoc => Some("limit"),
+            Failure::NoKey => Some("key"),
             Failure::NoAnswer(_) | Failure::Throttle => None,
         };
         let status = match &failure {
@@ -129,7 +130,9 @@ impl From<Failure> for Problem {
                 StatusCode::NOT_FOUND
             }
             Failure::Refused(Refusal::IdReused | Refusal::AlreadySettled) => StatusCode::CONFLICT,
-            Failure::Refused(_) | Failure::Limit(_) | Failure::Throttle => StatusCode::BAD_REQUEST,
+            Failure::Refused(_) | Failure::Limit(_) | Failure::Throttle | Failure::NoKey => {
+                StatusCode::BAD_REQUEST
+            }
         };
         let field = field_of(&failure).map(String::from);
         Self::new(status, failure.to_string()).about(field)

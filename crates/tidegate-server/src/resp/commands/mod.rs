@@ -165,7 +165,10 @@ fn text(failure: Failure) -> Error {
             "NOANSWER the store gave no answer; it may have been charged, so retry with an ID"
         }
         Failure::Limit(_) => "ERR not a limit; write one like 100/s or sliding-log 5/1m",
-        Failure::Throttle => "ERR no such limit; use smaller numbers, and none of 0",
+        Failure::Throttle => {
+            "ERR no such limit; count and period must be above 0, and small enough to count exactly"
+        }
+        Failure::NoKey => "ERR there is no key; say whom it concerns",
         Failure::NoAdhoc => "ERR limits of your own are turned off; use TG.CHECK with a rule",
         Failure::Refused(refusal) => refused(&refusal),
     }
