@@ -10,7 +10,7 @@ use tidegate::{InvalidRule, Micros, Policy};
 use tracing::{info, warn};
 
 use crate::active::{Active, Adhoc};
-use crate::config::{Config, Loaded, LoadedRule, Problems, RuleFile, Settings};
+use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, RuleFile, Settings};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::watch::{Change, Reader, Seen};
@@ -143,6 +143,22 @@ pub enum NotLoaded {
     Invalid(InvalidRule),
 }
 
+impl NotLoaded {
+    /// What is wrong and where, without the lines themselves: anybody may ask for it, and keys of
+    /// customers stand in some of them.
+    fn in_brief(&self) -> String {
+        let Self::Faulty(problems) = self else { return self.to_string() };
+        let one = |problem: &Problem| match (problem.file(), problem.line(), problem.column()) {
+            (Some(file), Some(line), Some(column)) => {
+                format!("{file}:{line}:{column}: {}", problem.message())
+            }
+            (Some(file), ..) => format!("{file}: {}", problem.message()),
+            (None, ..) => problem.message().to_string(),
+        };
+        problems.iter().map(one).collect::<Vec<_>>().join("\n")
+    }
+}
+
 impl fmt::Display for NotLoaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -203,7 +219,7 @@ impl Policies {
                 info!(rules = state.file.len(), "policy reloaded");
             }
             Err(error) => {
-                state.error = Some(error.to_string());
+                state.error = Some(error.in_brief());
                 self.service.metrics().count_failed_reload();
                 warn!(%error, "policy not reloaded, the last good one stays");
             }

@@ -73,9 +73,9 @@ impl Tokens {
         self.admin.is_some()
     }
 
-    /// The token to show to a server, the more powerful one if there are two.
+    /// The token to show to a server for asking, the less powerful one if there are two.
     pub fn to_show(&self) -> Option<&str> {
-        self.admin.as_deref().or(self.check.as_deref())
+        self.check.as_deref().or(self.admin.as_deref())
     }
 }
 

@@ -375,3 +375,39 @@ const HOST: (&str, &str) = ("x-forwarded-host", "shop.example");
 fn ask(server: &Server, headers: &[(&str, &str)]) -> Response {
     server.request("GET", "/v1/authorize", headers, "")
 }
+
+#[test]
+fn no_spelling_of_a_path_slips_past_its_rule() {
+    let policy = "rules:
+  - { name: at, match: { path: /@admin }, limits: [2/h] }
+  - { name: accent, match: { path: /café }, limits: [2/h] }
+  - { name: escaped, match: { path: '/caf%c3%a9s/*' }, limits: [2/h] }
+";
+    let server = Server::with_policy(policy);
+    for spellings in [
+        ["/@admin", "/%40admin", "/%40%61dmin", "//@admin/"],
+        ["/caf%C3%A9", "/caf%c3%a9", "/caf%C3%A9/", "/x/../c%61f%c3%A9"],
+        ["/caf%C3%A9s/a", "/caf%c3%a9s/b", "/c%61f%C3%A9s/", "/caf%C3%A9s//c"],
+    ] {
+        let ask =
+            |uri| server.request("GET", "/v1/authorize", &[("x-forwarded-uri", uri)], "").status;
+        assert_eq!(spellings.map(ask), [200, 200, 429, 429], "{spellings:?}");
+    }
+}
+
+#[test]
+fn what_a_client_brings_about_is_a_denial_to_the_proxy() {
+    let policy = "rules: [{ name: api, key: ['header:x-api-key'], limits: [2/h] }]";
+    let server = Server::with_policy(policy);
+    let long = "k".repeat(1_100);
+    for headers in [
+        vec![("x-original-uri", "/x"), ("x-api-key", &*long)],
+        vec![("x-original-uri", "/x"), ("x-forwarded-uri", "/y")],
+    ] {
+        let ask = |path: &str| server.request("GET", path, &headers, "").status;
+        assert_eq!(ask("/v1/authorize?deny_status=403"), 403, "{headers:?}");
+        assert_eq!(ask("/v1/authorize"), 400, "{headers:?}");
+    }
+    let unset = server.request("GET", "/v1/authorize?deny_status=403", &[], "");
+    assert_eq!(unset.status, 400, "the proxy does not tell which request it is");
+}

@@ -281,3 +281,16 @@ fn remaining(server: &Server, rule: &str, key: &str) -> u64 {
     let found = server.post("/v1/check", &json!({ "rule": rule, "key": key, "cost": 0 }));
     found.json()["remaining"].as_u64().unwrap()
 }
+
+#[test]
+fn somebody_exempt_is_allowed_without_a_reservation() {
+    let policy = "rules: [{ name: r, key: ['header:x-user'], limits: [2/h], allow: [ann] }]";
+    let server = Server::with_policy(policy);
+    let exempt = server.post("/v1/reserve", &json!({ "rule": "r", "key": "ann", "cost": 9 }));
+    assert_eq!((exempt.status, &exempt.json()["allowed"]), (200, &json!(true)));
+    assert!(exempt.json().get("reservation").is_none());
+    let denied = server.post("/v1/reserve", &json!({ "rule": "r", "key": "bob", "cost": 2 }));
+    assert_eq!(denied.status, 200);
+    let denied = server.post("/v1/reserve", &json!({ "rule": "r", "key": "bob", "cost": 1 }));
+    assert_eq!(denied.status, 429);
+}

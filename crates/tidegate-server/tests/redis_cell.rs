@@ -99,13 +99,21 @@ struct Carrying {
 
 impl Carrying {
     fn throttle(&mut self, now: i128, key: &str, numbers: Numbers, quantity: i128) -> [i128; 5] {
-        let last = self.last.insert(key.into(), numbers).unwrap_or(numbers);
+        let before = self.cell.0.get(key).copied();
+        let last = self.last.get(key).copied().unwrap_or(numbers);
         if let Some(paid) = self.cell.0.get_mut(key) {
             let owed = (*paid - now).max(0) * numbers.interval();
             let owed = (owed + last.interval() - 1) / last.interval();
             *paid = now + owed.min(numbers.tolerance());
         }
-        self.cell.throttle(now, key, numbers, quantity)
+        let told = self.cell.throttle(now, key, numbers, quantity);
+        if told[0] == 0 && quantity > 0 {
+            self.last.insert(key.into(), numbers);
+        } else if let Some(before) = before {
+            // Whoever takes nothing changes nothing.
+            self.cell.0.insert(key.into(), before);
+        }
+        told
     }
 }
 
@@ -241,11 +249,14 @@ fn other_numbers_are_told_in_few_lines() {
         (0, wide, 10, [0, 16, 6, -1, 20]),
         // Five at most, so they are all used.
         (0, narrow, 1, [1, 5, 0, 6, 30]),
-        (0, wide, 0, [0, 16, 11, -1, 10]),
-        // 5 s later 2.5 are left, under either.
-        (5 * SECOND, narrow, 0, [0, 5, 2, -1, 15]),
-        (0, wide, 0, [0, 16, 13, -1, 5]),
-        (0, wide, 14, [1, 16, 13, 1, 5]),
+        // But whoever is denied changes nothing.
+        (0, wide, 0, [0, 16, 6, -1, 20]),
+        // 16 s later 2 of the 10 are left to come back, under either.
+        (16 * SECOND, narrow, 0, [0, 5, 3, -1, 12]),
+        (0, wide, 0, [0, 16, 14, -1, 4]),
+        // Allowed, it takes over what was used.
+        (0, narrow, 1, [0, 5, 2, -1, 18]),
+        (0, wide, 14, [1, 16, 13, 2, 6]),
     ];
     for (after, numbers, quantity, expected) in table {
         bench.advance(after);

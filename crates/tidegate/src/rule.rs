@@ -279,6 +279,11 @@ impl RuleLimit {
         self.decides == Decides::LooksOn
     }
 
+    /// Has a call brought it along?
+    pub(crate) fn comes_with_call(&self) -> bool {
+        self.comes_from == Origin::Call
+    }
+
     /// Is it there for one key alone?
     pub(crate) fn is_override(&self) -> bool {
         self.comes_from == Origin::Override

@@ -1399,6 +1399,29 @@ fn lists_overrides_and_prefixes_count_for_callers_who_name_a_rule() {
     assert_eq!(check("2001:db8::2").remaining(), 3, "one /64");
 }
 
+/// As `CL.THROTTLE` brings them: large and small numbers on one key by turns.
+#[test]
+fn a_small_limit_of_a_caller_makes_a_large_one_forget_nothing() {
+    for (small_cost, op) in [(0, Op::Peek), (1, Op::Check)] {
+        let limiter = Limiter::with_policy(Memory::default(), Policy::default());
+        let [large, small] =
+            ["16/h", "1/h"].map(|limit| Rule::throttle(limit.parse::<Limit>().unwrap()));
+        let ask = |rule: &Rule, cost: u64, op: Op| {
+            let cost = Cost::new(cost).unwrap();
+            let question = [Question { about: About::Own(rule), key: Key::from("k"), cost }];
+            let policy = limiter.policy();
+            let plan = policy.plan_questions(&question, Micros::ZERO).unwrap();
+            limiter.ask(op, &plan).now().unwrap().allowed()
+        };
+        let mut admitted = 0;
+        for _ in 0..6 {
+            admitted += 15 * u64::from(ask(&large, 15, Op::Check));
+            assert!(!ask(&small, small_cost, op) || small_cost == 0);
+        }
+        assert_eq!(admitted, 15, "{op:?}");
+    }
+}
+
 #[test]
 fn what_a_key_on_a_list_has_used_can_be_forgotten() {
     let rule = |deny: &[&str]| RuleDraft {

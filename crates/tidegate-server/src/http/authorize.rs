@@ -8,13 +8,14 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
-use tidegate::policy;
+use tidegate::{Refusal, policy};
 use tidegate_tower::extract::{self, OriginalRequest};
 
 use super::Door;
 use super::connection::Peer;
 use super::problem::{Problem, limit_headers};
 use crate::active::Active;
+use crate::service::Failure;
 
 #[derive(Deserialize)]
 pub(super) struct Options {
@@ -38,14 +39,24 @@ pub(super) async fn authorize(
     }
     let options = options.map_err(|_| Problem::field("deny_status", "cannot be read"))?;
     let deny_status = deny_status(options.0.deny_status.as_deref())?;
+    // What a client can bring about must be a denial to the proxy too, or a client could choose to be
+    // a failure, which some proxies let through.
+    let refusal = |field: &str, detail: String| match options.0.deny_status {
+        Some(_) => Problem::new(deny_status, detail),
+        None => Problem::field(field, detail),
+    };
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
     if let Some([one, other]) = OriginalRequest::contradiction(headers) {
         // A proxy sets one family of headers, and a client can add the other.
         let detail = format!("{one} and {other} contradict each other; let the proxy clear one");
-        return Err(Problem::field(one, detail));
+        return Err(refusal(one, detail));
     }
     let original = OriginalRequest::new(headers);
+    let uris = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
     let Some(path) = original.path else {
+        if let Some(name) = uris.into_iter().find(|name| headers.contains_key(*name)) {
+            return Err(refusal(name, "cannot be read".into()));
+        }
         let detail = "which request? let the proxy set X-Forwarded-Uri or X-Original-URI, and the \
                       method likewise";
         return Err(Problem::field("x-forwarded-uri", detail));
@@ -62,7 +73,12 @@ pub(super) async fn authorize(
         client_ip: peer.map(|peer| active.trusted.client_ip(peer, headers)),
         is_vouched_for: peer.is_some_and(|peer| active.trusted.contains(peer)),
     };
-    let answer = door.service.authorize(asked).await?;
+    let answer = match door.service.authorize(asked).await {
+        Err(failure @ Failure::Refused(Refusal::KeyTooLong)) => {
+            return Err(refusal("key", failure.to_string()));
+        }
+        answer => answer?,
+    };
     if answer.decision.allowed() {
         return Ok((StatusCode::OK, limit_headers(&answer)).into_response());
     }

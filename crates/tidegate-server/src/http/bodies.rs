@@ -300,7 +300,8 @@ impl<'a> DecisionBody<'a> {
             never: wait == Wait::Never,
             repeated: decision.repeated,
             reservation: decision.hold.map(|id| id.to_string()),
-            expires_in_ms: answer.ttl.map(|ttl| ttl.get() / 1_000),
+            // One that was made before has less left, and who asked first was told how much.
+            expires_in_ms: answer.ttl.filter(|_| !decision.repeated).map(|ttl| ttl.get() / 1_000),
             expired: None,
             refunded: None,
             rules: answer.verdicts().map(|(limit, verdict)| verdict_body(limit, verdict)).collect(),

@@ -68,8 +68,9 @@ pub(super) async fn reserve(State(door): State<Door>, request: Request) -> Answe
     refuse("wait_ms", body.wait_ms.is_some())?;
     let ttl = body.ttl_ms.map(Duration::from_millis);
     let answer = door.service.ask(Verb::Reserve(ttl), &body.asks()?, body.id.as_deref()).await?;
-    let made = answer.decision.hold.is_some();
-    Ok(json(status_of(made), limit_headers(&answer), &DecisionBody::new(&answer)))
+    // Somebody exempt is allowed and has nothing to settle.
+    let allowed = answer.decision.allowed();
+    Ok(json(status_of(allowed), limit_headers(&answer), &DecisionBody::new(&answer)))
 }
 
 /// `POST /v1/commit`

@@ -18,6 +18,8 @@ use crate::metrics::Door;
 use crate::service::Service;
 use crate::tokens::{Access, Tokens};
 
+/// How long a client may take to read its answers.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Bytes read at once.
 const CHUNK: usize = 16 << 10;
 /// Bytes of answers that are collected before they are written, whatever else has arrived.
@@ -211,7 +213,9 @@ impl Client {
 
     async fn flush(&mut self, stream: &mut TcpStream) -> io::Result<()> {
         if !self.encoder.is_empty() {
-            stream.write_all(self.encoder.as_bytes()).await?;
+            // Whoever does not read has had its time as well.
+            let written = stream.write_all(self.encoder.as_bytes());
+            tokio::time::timeout(WRITE_DEADLINE, written).await??;
             self.encoder.clear(CHUNK);
         }
         Ok(())

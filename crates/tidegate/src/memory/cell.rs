@@ -1,5 +1,6 @@
 //! What the memory engine keeps for one limit and one key.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tidegate_core::{Cost, Hold, Holds, Micros, State, Verdict};
@@ -9,7 +10,7 @@ use super::table::HeapBytes;
 use crate::{Inspection, RuleLimit, Source};
 
 /// A state, its holds, and the limit that wrote them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cell {
     limit: Arc<RuleLimit>,
     state: Option<State>,
@@ -34,6 +35,28 @@ impl Cell {
         }
         let at = self.limit.moment(now);
         self.limit.limit().rebase(&mut self.state, &mut self.holds, &at);
+    }
+
+    /// The cell as a call under `limit` sees it before it writes.
+    ///
+    /// A rule's limit is put into force by whoever comes first. One that a call has brought along is
+    /// put into force only by being charged: callers with a large and a small one by turns would
+    /// otherwise have the small one forget what the large one has used.
+    pub(crate) fn seen_by(
+        &mut self,
+        limit: &Arc<RuleLimit>,
+        now: Micros,
+        budget: &Budget,
+    ) -> Cow<'_, Self> {
+        let stays = limit.comes_with_call() && self.limit.limit() != limit.limit();
+        let own = self.limit.clone();
+        self.bring_to(if stays { &own } else { limit }, now, budget);
+        if !stays {
+            return Cow::Borrowed(self);
+        }
+        let mut copy = self.clone();
+        copy.change(limit, now);
+        Cow::Owned(copy)
     }
 
     fn change(&mut self, limit: &Arc<RuleLimit>, now: Micros) {

@@ -58,6 +58,9 @@ impl Memory {
                 decision.hold = Some(id);
             }
             for (i, part) in parts.iter().enumerate().filter(|(i, _)| taken[*i]) {
+                if let Some(cell) = locked.cell(part, places[i]) {
+                    cell.bring_to(part.limit, now, self.budget_of(places[i]));
+                }
                 let given = self.write(&mut locked, part, places[i], call.op, now);
                 decision.refunded = decision.refunded.max(given);
                 let after = peek(&mut locked, part, places[i], now);
@@ -130,10 +133,7 @@ impl Memory {
                 _ => Cost::ZERO,
             };
             match locked.cell(part, *place) {
-                Some(cell) => {
-                    cell.bring_to(part.limit, now, self.budget_of(*place));
-                    cell.look(now, cost)
-                }
+                Some(cell) => cell.seen_by(part.limit, now, self.budget_of(*place)).look(now, cost),
                 None => part.limit.limit().look(None, Holds::NONE, &part.limit.moment(now), cost),
             }
         });

@@ -156,8 +156,8 @@ impl Memory {
         let Some(cell) = locked.cell(&part, place) else {
             return Ok(Cell::new(limit).inspect(now, false));
         };
-        cell.bring_to(limit, now, self.budget_of(place));
-        Ok(cell.inspect(now, place == Place::Shared))
+        let seen = cell.seen_by(limit, now, self.budget_of(place));
+        Ok(seen.inspect(now, place == Place::Shared))
     }
 }
 

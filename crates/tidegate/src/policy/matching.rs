@@ -5,13 +5,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use super::spelling::one_spelling;
+
 use crate::InvalidRule;
 
 /// What a policy asks of a request. Whoever has requests of another kind implements it for them.
 pub trait Request {
     /// `GET`, `POST`..; empty if it is not known, which no rule with a method matches.
     fn method(&self) -> &str;
-    /// The path as the service behind will see it: decoded, without dot segments and the query.
+    /// The path without the query and without dot segments, in [`one_spelling`].
     fn path(&self) -> &str;
     /// The host, with or without a port.
     fn host(&self) -> &str;
@@ -231,7 +233,8 @@ impl FromStr for PathPattern {
             return Err(InvalidPattern::Stars);
         }
         // No request comes with such a path: it would be spelled differently.
-        if text.contains("//") || rest.split('/').any(|part| matches!(part, "." | "..")) {
+        let is_dots = |part: &str| matches!(&*one_spelling(part), "." | "..");
+        if text.contains("//") || rest.split('/').any(is_dots) {
             return Err(InvalidPattern::NotNormal);
         }
         let (rest, below) = match rest.strip_suffix('*') {
@@ -249,10 +252,13 @@ impl FromStr for PathPattern {
                     }
                     named
                 }
-                None if !part.contains(['{', '}']) && part.contains('*') => {
-                    Segment::Glob(part.into())
+                None if !part.contains(['{', '}']) => {
+                    let spelled = one_spelling(part);
+                    match spelled.contains('*') {
+                        true => Segment::Glob(spelled.into()),
+                        false => Segment::Literal(spelled.into()),
+                    }
                 }
-                None if !part.contains(['{', '}']) => Segment::Literal(part.into()),
                 _ => return Err(InvalidPattern::Braces),
             });
         }
@@ -396,7 +402,7 @@ mod tests {
             ("/a*", vec!["/a", "/abc", "/abc/"], vec!["/", "/b", "/abc/d"]),
             ("/a/*/", vec!["/a/b", "/a/b/"], vec!["/a", "/a/", "/a/b/c"]),
             ("/*/", vec!["/a", "/a/"], vec!["/", "/a/b"]),
-            ("/ä/{x}", vec!["/ä/ö"], vec!["/ä", "/a/ö"]),
+            ("/%C3%A4/{x}", vec!["/%C3%A4/%C3%B6"], vec!["/%C3%A4", "/a/b"]),
         ] {
             let parsed = path(pattern);
             assert_eq!(parsed.to_string(), pattern);
@@ -406,6 +412,13 @@ mod tests {
             for text in no {
                 assert!(!parsed.matches(text), "{pattern} {text}");
             }
+        }
+        for pattern in ["/ä/@{x}", "/{"] {
+            assert!(pattern.parse::<PathPattern>().is_err(), "{pattern}");
+        }
+        for (pattern, one) in [("/ä/@b", "/%C3%A4/%40b"), ("/%c3%a4*", "/%C3%A4*"), ("/%61", "/a")]
+        {
+            assert_eq!(path(pattern).to_string(), one);
         }
         assert_eq!(path("/a/{x}/{y}").named("y", "/a/1/22"), Some("22"));
         assert_eq!(path("/a/{x}").named("y", "/a/1"), None);

@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! - `rule`: one rule as it is written, and as it is used. `matching`: the requests it is about.
-//!   `subject`: whom it counts.
+//!   `subject`: whom it counts. `spelling`: paths that mean the same.
 //! - `plan`: what a policy wants charged for one request or question. `index`: which rules to look
 //!   at for it.
 
@@ -11,6 +11,7 @@ mod index;
 mod matching;
 mod plan;
 mod rule;
+mod spelling;
 mod subject;
 
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ pub use self::matching::{InvalidPattern, Match, PathPattern, Request};
 pub use self::plan::{About, Plan, Question, Step};
 pub(crate) use self::plan::{Charges, Lists};
 pub use self::rule::{Enforcement, Entry, Override, PolicyRule, RuleDraft, Then};
+pub use self::spelling::one_spelling;
 pub use self::subject::{InvalidKeyPart, KeyPart, OnMissingKey, instance};
 use crate::rule::InvalidRule;
 use crate::{Rule, RuleLimit};
