@@ -264,7 +264,7 @@ impl Policies {
     }
 
     /// Sets a rule until the server is restarted or it is deleted.
-    pub fn put(&self, rule: &RuleFile, only_if: Presence) -> Result<Listed, NotChanged> {
+    pub fn put(&self, rule: &RuleFile, only_if: Presence) -> Result<Put, NotChanged> {
         let mut state = lock(&self.state);
         let name = rule.name.clone();
         let exists = state.find(&name).is_some();
@@ -279,7 +279,7 @@ impl Policies {
         let mut runtime = state.runtime.clone();
         runtime.insert(name, loaded);
         self.change_runtime(&mut state, runtime)?;
-        Ok(listed)
+        Ok(if exists { Put::Replaced(listed) } else { Put::Created(listed) })
     }
 
     /// Takes back a rule that was set while running.
@@ -334,6 +334,15 @@ impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policies").field("source", &self.source).finish_non_exhaustive()
     }
+}
+
+/// What became of a rule that was set.
+#[derive(Clone, Debug)]
+pub enum Put {
+    /// There was none of its name.
+    Created(Listed),
+    /// It took the place of another.
+    Replaced(Listed),
 }
 
 /// When a rule may be set.

@@ -11,7 +11,7 @@ use tidegate::policy::{About, Question, Request, Step};
 use tidegate::{
     Asking, Clock, Cost, Decision, Engine, EngineError, Expiry, Health, HoldId, Inspection, Key,
     Limit, Limited, Limiter, Micros, Op, Outcome, ParseLimitError, Plan, Refusal, Rule, RuleLimit,
-    Verdict,
+    Source, Verdict,
 };
 
 use crate::active::Active;
@@ -431,6 +431,9 @@ impl Service {
         if let Some(rule) = plan.denied_by() {
             active.metrics(rule.rule()).count(Outcome::Never, decision.source);
             return;
+        }
+        for rule in plan.exempted_by() {
+            active.metrics(rule.rule()).count(Outcome::Allow, Source::Policy);
         }
         let (mut deciding, mut looking_on) = (decision.verdicts.iter(), decision.shadow.iter());
         let mut outcomes: SmallVec<[(&Rule, Outcome); 2]> = SmallVec::new();

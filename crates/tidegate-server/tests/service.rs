@@ -335,6 +335,8 @@ async fn a_request_is_judged_by_lists_before_limits() {
         "{rule=all,outcome=allow,source=memory} 5",
         "{rule=all,outcome=deny,source=memory} 1",
         "{rule=api,outcome=allow,source=memory} 1",
+        // Somebody exempt.
+        "{rule=api,outcome=allow,source=policy} 1",
         "{rule=api,outcome=deny,source=memory} 1",
     ];
     assert_eq!(by_limits, set(&counted));

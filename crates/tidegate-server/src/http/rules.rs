@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::problem::Problem;
 use super::{Door, calls, ok, read_body, strict};
 use crate::config::RuleFile;
-use crate::policies::{Listed, NotChanged, Presence};
+use crate::policies::{Listed, NotChanged, Presence, Put};
 use crate::tokens::Access;
 
 /// All rules.
@@ -76,9 +76,10 @@ pub(super) async fn put(
     };
     let value = strict::read(&read_body(request).await?)?;
     let rule = RuleFile::from_json(&with_name(value, &name)?).map_err(NotChanged::Faulty)?;
-    let existed = door.policies.rule(&name).is_some();
-    let listed = door.policies.put(&rule, only_if)?;
-    let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
+    let (status, listed) = match door.policies.put(&rule, only_if)? {
+        Put::Created(listed) => (StatusCode::CREATED, listed),
+        Put::Replaced(listed) => (StatusCode::OK, listed),
+    };
     Ok(calls::json(status, HeaderMap::new(), &RuleBody::from(listed)))
 }
 

@@ -21,6 +21,7 @@ pub struct Plan<'p> {
     steps: Steps<'p>,
     denied: Option<&'p PolicyRule>,
     would_deny: Vec<&'p PolicyRule>,
+    exempt: Vec<&'p PolicyRule>,
 }
 
 /// Most plans have one step, which then needs no allocation.
@@ -109,7 +110,7 @@ impl Policy {
             let applies = key.is_some() || rule.on_missing_key != OnMissingKey::Skip;
             match listed(rule, key.as_deref(), request) {
                 Listed::Denied => plan.deny(rule),
-                Listed::Allowed => {}
+                Listed::Allowed => plan.exempt.push(rule),
                 Listed::Nowhere => match key {
                     Some(key) => plan.charge(rule, key, cost_of(rule, request), now)?,
                     None if applies => plan.deny(rule),
@@ -248,7 +249,7 @@ fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
 
 impl<'p> Plan<'p> {
     fn new() -> Self {
-        Self { steps: Steps::None, denied: None, would_deny: Vec::new() }
+        Self { steps: Steps::None, denied: None, would_deny: Vec::new(), exempt: Vec::new() }
     }
 
     fn deny(&mut self, rule: &'p PolicyRule) {
@@ -299,7 +300,7 @@ impl<'p> Plan<'p> {
         };
         match listed {
             Listed::Denied => self.deny(rule),
-            Listed::Allowed => {}
+            Listed::Allowed => self.exempt.push(rule),
             Listed::Nowhere => {
                 let limits = rule.limits_of(key.key(), now);
                 self.steps.push(Step { rule: limits, key, cost, charges_only: false });
@@ -339,6 +340,11 @@ impl<'p> Plan<'p> {
     /// The rule that denies without asking an engine: by its list, or for want of a key.
     pub fn denied_by(&self) -> Option<&'p PolicyRule> {
         self.denied
+    }
+
+    /// The rules from which whoever asks is exempt.
+    pub fn exempted_by(&self) -> &[&'p PolicyRule] {
+        &self.exempt
     }
 
     /// The rules that only look on and would have turned it away without asking an engine: by a list,
