@@ -30,24 +30,13 @@ use tokio::time::{sleep, timeout};
 use crate::server::Server;
 
 /// Limits of every algorithm and mode, all with a capacity of 10.
-const EVERY_LIMIT: [&str; 15] = [
-    "10/s",
-    "1/10s burst 10",
-    "5/s burst 10 every 1s",
-    "7/3d burst 10",
-    "leaky-bucket 2/s capacity 10",
-    "leaky-bucket 2/s capacity 10 queue",
-    "fixed-window 10/60s",
-    "fixed-window 10/60s first-hit",
-    "fixed-window 10/d",
-    "fixed-window 10/month tz Asia/Shanghai",
-    "sliding-log 10/60s",
-    "sliding-window 10/60s precision 7s",
-    "sliding-window 10/60s approximate",
-    "sliding-window 10/d",
-    CONCURRENCY,
-];
 const CONCURRENCY: &str = "concurrency 10 lease 60s";
+
+/// Those of the suite, and two that are kept in another way.
+fn every_limit() -> impl Iterator<Item = &'static str> {
+    tidegate::conformance::EVERY_LIMIT.into_iter().chain(["sliding-window 10/d", CONCURRENCY])
+}
+
 const SECOND: Micros = Micros::from_secs(1);
 const MINUTE: Micros = Micros::from_secs(60);
 /// For what is not about time: nothing times out on a busy machine.
@@ -119,7 +108,7 @@ async fn a_denial_and_a_peek_write_nothing() {
     let (engine, clock) = store.engine_with_clock();
     let free = limit("free", "1000/d");
     let mut calls = 0;
-    for (i, text) in EVERY_LIMIT.into_iter().enumerate() {
+    for (i, text) in every_limit().enumerate() {
         let limit = limit(&format!("full-{i}"), text);
         let hold = |ttl, expiry| Op::Hold { id: HoldId::random().unwrap(), ttl, expiry };
         // Full; and half full beside holds that will have ended.
@@ -206,7 +195,7 @@ async fn a_key_of_the_wrong_type_leaves_everything_uncharged() {
     let (engine, _) = store.engine_with_clock();
     let first = limit("first", "sliding-log 10/m");
     let (mut errors, mut unharmed) = (0, 0);
-    for text in EVERY_LIMIT {
+    for text in every_limit() {
         let second = limit("second", text);
         let held = |expiry| Op::Hold { id: HoldId::random().unwrap(), ttl: MINUTE, expiry };
         let asks = [(&first, "someone", 1), (&second, "someone", 1)];
@@ -352,7 +341,7 @@ const SUBJECT: &str = "someone";
 /// Three rules of every limit, all for one subject.
 fn limits_of_traffic() -> Vec<Arc<RuleLimit>> {
     let named = |(i, text)| (0..3).map(move |n| limit(&format!("r{i}-{n}"), text));
-    EVERY_LIMIT.into_iter().enumerate().flat_map(named).collect()
+    every_limit().enumerate().flat_map(named).collect()
 }
 
 /// So many random calls of every kind.
@@ -680,7 +669,7 @@ async fn what_a_newer_version_wrote_is_refused_and_stays_as_it_is() {
     let store = Store::start();
     let (engine, _) = store.engine_with_clock();
     let mut refused = 0;
-    for text in EVERY_LIMIT {
+    for text in every_limit() {
         store.clear();
         let rule = limit("upgraded", text);
         let hold =

@@ -161,7 +161,9 @@ impl fmt::Display for Failure {
             Self::NoAnswer(error) => error.fmt(f),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Limit(error) => error.fmt(f),
-            Self::Throttle => f.write_str("no such limit; count and period must be above 0, and small enough to count exactly"),
+            Self::Throttle => f.write_str(
+                "no such limit; count and period must be above 0, and small enough to count exactly",
+            ),
             Self::NoKey => f.write_str("is missing; say whom it concerns"),
             Self::NoAdhoc => f.write_str("limits of your own are turned off; name a rule"),
         }

@@ -48,8 +48,8 @@ pub async fn run<E: Engine>(make: impl Fn(ManualClock) -> E) {
     refusals::run(new).await;
 }
 
-/// Limits of every algorithm and mode, all with a capacity of 10.
-const EVERY_LIMIT: [&str; 14] = [
+/// Limits of every algorithm and mode that can be charged, all with a capacity of 10.
+pub const EVERY_LIMIT: [&str; 14] = [
     "10/s",
     "1/10s burst 10",
     "60/m burst 10",

@@ -119,6 +119,16 @@ pub(super) async fn refund(
     tell(Verb::Refund, words, service, reply).await
 }
 
+/// `TG.RESET rule key`
+pub(super) async fn reset(
+    words: &mut Words<'_>,
+    service: &Service,
+    reply: &mut Encoder,
+) -> Result<(), Error> {
+    tell(Verb::Reset, words, service, reply).await
+}
+
+/// What was used, given back or forgotten; only the last has no cost.
 async fn tell(
     verb: Verb,
     words: &mut Words<'_>,
@@ -126,23 +136,10 @@ async fn tell(
     reply: &mut Encoder,
 ) -> Result<(), Error> {
     let (rule, key) = (words.text()?, Key::from(words.word()?));
-    let ask = Ask { target: Target::Rule(rule), key, cost: words.integer()? };
+    let cost = if verb == Verb::Reset { 0 } else { words.integer()? };
     words.end()?;
+    let ask = Ask { target: Target::Rule(rule), key, cost };
     service.ask(verb, &[ask], None).await.map_err(text)?;
-    reply.integer(1);
-    Ok(())
-}
-
-/// `TG.RESET rule key`
-pub(super) async fn reset(
-    words: &mut Words<'_>,
-    service: &Service,
-    reply: &mut Encoder,
-) -> Result<(), Error> {
-    let (rule, key) = (words.text()?, Key::from(words.word()?));
-    words.end()?;
-    let ask = Ask { target: Target::Rule(rule), key, cost: 0 };
-    service.ask(Verb::Reset, &[ask], None).await.map_err(text)?;
     reply.integer(1);
     Ok(())
 }
