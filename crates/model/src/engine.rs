@@ -60,7 +60,10 @@ where
         };
         let charges: Vec<Charge<'_>> = parts.iter().map(charge).collect();
         let call = tidegate::Call { op, charges: &charges, once: None };
-        (self.wait)(self.engine.decide(call))
+        let decision = (self.wait)(self.engine.decide(call))?;
+        let held = charges.iter().any(|charge| op.sets_aside(charge.limit.limit()));
+        assert_eq!(decision.hold.is_some(), held && decision.allowed(), "{op:?}: {decision:?}");
+        Ok(decision)
     }
 }
 
@@ -86,6 +89,10 @@ where
             Op::Hold { id, ttl, expiry } => {
                 let (id, ttl) = (id.into(), Micros::new(ttl));
                 self.decide(tidegate::Op::Hold { id, ttl, expiry }, parts)
+            }
+            Op::Enter { id, ttl } => {
+                let (id, ttl) = (id.into(), Micros::new(ttl));
+                self.decide(tidegate::Op::Enter { id, ttl }, parts)
             }
             Op::Settle { id, cost, .. } => {
                 let cost = cost.map(Cost::total);

@@ -8,6 +8,7 @@
 //!   question (`model`); the algorithms are in `consumption`, changed limits in `carry`.
 //! - [`Call`], [`Op`], [`Answer`], [`Subject`]: what is asked of a system under test (`subject`).
 //! - `UnderTest` (feature `engine`): an engine of `tidegate` as such a system.
+//! - [`Counting`]: an allocator that counts.
 //! - `trace` draws the calls, `world` says what the answers must be, and [`run`] compares.
 
 #![expect(clippy::unwrap_used, reason = "test support: it panics where a test would")]
@@ -15,6 +16,7 @@
 mod calendar;
 mod carry;
 mod consumption;
+mod counting;
 mod draw;
 #[cfg(feature = "engine")]
 mod engine;
@@ -27,6 +29,7 @@ mod trace;
 mod world;
 
 pub use calendar::Zone;
+pub use counting::Counting;
 #[cfg(feature = "engine")]
 pub use engine::UnderTest;
 pub use model::{Cell, Event, Hold, Situation};

@@ -49,6 +49,11 @@ pub enum Spec {
 }
 
 impl Spec {
+    /// Does it count holders, and is never charged?
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Concurrency { .. })
+    }
+
     /// The limit, made by the builders.
     pub fn limit(&self) -> Result<Limit, InvalidLimit> {
         self.draft().build()

@@ -17,7 +17,8 @@ pub struct Call {
     pub now: u64,
     /// What to do.
     pub op: Op,
-    /// With which cells. The same cell may come twice, in `Check`, `Peek`, `Hold` and `Record`.
+    /// With which cells. The same cell may come twice, in `Check`, `Peek`, `Hold`, `Enter` and
+    /// `Record`.
     /// For `Settle` and `Renew` the cells and costs of the hold, each cell once.
     pub parts: Vec<Part>,
 }
@@ -45,6 +46,11 @@ pub enum Op {
         ttl: u64,
         expiry: Expiry,
     },
+    /// Holds the cells that count holders, until it is released, and charges all others.
+    Enter {
+        id: u128,
+        ttl: u64,
+    },
     /// Charges every cell of the hold `cost`, or what it held.
     Settle {
         id: u128,
@@ -57,6 +63,18 @@ pub enum Op {
     },
     /// The one cell has this limit from now on.
     Change(Spec),
+}
+
+impl Op {
+    /// The hold that it makes on a cell of this limit, if every cell allows it: its name, how long it
+    /// lasts, and what happens then.
+    pub fn hold_on(&self, spec: &Spec) -> Option<(u128, u64, Expiry)> {
+        match *self {
+            Self::Hold { id, ttl, expiry } => Some((id, ttl, expiry)),
+            Self::Enter { id, ttl } if spec.is_held() => Some((id, ttl, Expiry::Release)),
+            _ => None,
+        }
+    }
 }
 
 /// The answer to a call.

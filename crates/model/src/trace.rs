@@ -146,7 +146,7 @@ impl Trace {
             reset_next: Vec::new(),
             steps_next: false,
             granted: Vec::new(),
-            next_id: 1,
+            next_id: 0,
             named: Vec::new(),
             rng,
         }
@@ -192,16 +192,21 @@ impl Trace {
             self.named.push(call.now.saturating_add(verdict.reset_after.get()));
         }
         match call.op {
-            Op::Hold { id, expiry, ttl } if answer.verdicts.iter().all(|v| v.allowed) => {
+            Op::Hold { .. } | Op::Enter { .. } if answer.verdicts.iter().all(|v| v.allowed) => {
                 let mut parts: Vec<Part> = Vec::new();
+                let mut made = None;
                 for part in &call.parts {
+                    let Some(hold) = call.op.hold_on(&self.specs[part.cell]) else { continue };
+                    made = Some(hold);
                     match parts.iter_mut().find(|p| p.cell == part.cell) {
                         Some(twice) => twice.cost += part.cost,
                         None => parts.push(*part),
                     }
                 }
-                let (until, changed) = (call.now + ttl, Vec::new());
-                self.granted.push(Granted { id, expiry, parts, until, changed });
+                if let Some((id, ttl, expiry)) = made {
+                    let (until, changed) = (call.now + ttl, Vec::new());
+                    self.granted.push(Granted { id, expiry, parts, until, changed });
+                }
             }
             Op::Renew { id, ttl } if !answer.expired => {
                 let renewed = self.granted.iter_mut().filter(|granted| granted.id == id);
@@ -276,19 +281,17 @@ impl Trace {
         let forgotten = self.now.saturating_sub(remembers);
         self.granted.retain(|granted| granted.until > forgotten || remembers == MAX as u64);
         let rng = &mut self.rng;
-        let holds_only = !self.profile.concurrency_is_charged
-            && self.specs.iter().any(|spec| matches!(spec, Spec::Concurrency { .. }));
+        let holds_only =
+            !self.profile.concurrency_is_charged && self.specs.iter().any(Spec::is_held);
         match rng.below(100) {
             0..=7 => Op::Peek,
             8..=14 if !holds_only => Op::Record,
             15..=21 if !holds_only => Op::Refund,
             22 => Op::Reset,
             23..=34 if self.holds || holds_only => {
-                let id = self.next_id;
-                self.next_id += 1;
                 let charging = self.charging_holds && rng.one_in(2);
                 let expiry = if charging { Expiry::Charge } else { Expiry::Release };
-                Op::Hold { id, ttl: self.ttl(cell), expiry }
+                Op::Hold { id: self.new_id(), ttl: self.ttl(cell), expiry }
             }
             35..=46 if !self.granted.is_empty() => {
                 let place = rng.below(self.granted.len() as u64) as usize;
@@ -323,9 +326,16 @@ impl Trace {
                 let numbers = |spec: &Spec| spec.limit().map(|limit| limit.numbers());
                 if numbers(&new) == numbers(&old) { Op::Peek } else { Op::Change(new) }
             }
-            _ if holds_only => Op::Peek,
+            _ if holds_only || self.holds && rng.one_in(6) => {
+                Op::Enter { id: self.new_id(), ttl: self.ttl(cell) }
+            }
             _ => Op::Check,
         }
+    }
+
+    fn new_id(&mut self) -> u128 {
+        self.next_id += 1;
+        self.next_id
     }
 
     fn ttl(&mut self, cell: usize) -> u64 {
@@ -362,7 +372,10 @@ impl Trace {
         }
         let parts = cells.iter().map(|&cell| {
             let found = world.situation(cell, self.now);
-            let zero_is_fine = matches!(op, Op::Check | Op::Peek);
+            let zero_is_fine = match op {
+                Op::Enter { .. } => !found.spec().is_held(),
+                _ => matches!(op, Op::Check | Op::Peek),
+            };
             let cost = self.cost(&found).max(u64::from(!zero_is_fine));
             Part { cell, cost }
         });
@@ -392,13 +405,6 @@ impl Trace {
 
 fn is_calendar(spec: &Spec) -> bool {
     matches!(spec, Spec::Fixed { window: Window::Calendar(_) | Window::Zoned(..), .. })
-}
-
-impl Spec {
-    /// Is it never charged?
-    fn is_held(&self) -> bool {
-        matches!(self, Self::Concurrency { .. })
-    }
 }
 
 /// The time in which a limit changes its mind.

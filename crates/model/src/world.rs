@@ -43,7 +43,7 @@ impl World {
     /// Does the call, and says what is wrong with the answer.
     pub fn judge(&mut self, call: &Call, got: &Answer) -> Result<(), String> {
         let touched = self.touch(call);
-        let at_once = matches!(call.op, Op::Check | Op::Hold { .. });
+        let at_once = matches!(call.op, Op::Check | Op::Hold { .. } | Op::Enter { .. });
         let allowed = touched.iter().all(|t| t.before.allows(t.cost));
         let done = call.op.asks() && at_once && allowed || !call.op.asks();
         let mut refunded = 0;
@@ -56,7 +56,7 @@ impl World {
                 if let Op::Settle { id, .. } | Op::Renew { id, .. } = call.op {
                     expired |= !t.before.has(id);
                 }
-                if let Some(event) = event(call, t.cost) {
+                if let Some(event) = event(call, t.before.spec(), t.cost) {
                     self.cells[t.cell].push(i128::from(call.now), event);
                 }
             }
@@ -101,22 +101,24 @@ impl World {
 impl Op {
     /// Can it be denied?
     fn asks(&self) -> bool {
-        matches!(self, Self::Check | Self::Peek | Self::Hold { .. })
+        matches!(self, Self::Check | Self::Peek | Self::Hold { .. } | Self::Enter { .. })
     }
 }
 
 /// What a call that is done does to a cell.
-fn event(call: &Call, cost: i128) -> Option<Event> {
+fn event(call: &Call, spec: &Spec, cost: i128) -> Option<Event> {
     let hold = |id, ttl: u64, expiry| {
         let ttl = i128::from(ttl);
         Hold { id, cost, deadline: (i128::from(call.now) + ttl).min(MAX), ttl, expiry }
     };
+    if let Some((id, ttl, expiry)) = call.op.hold_on(spec) {
+        return Some(Event::Hold(hold(id, ttl, expiry)));
+    }
     match call.op {
-        Op::Check | Op::Record => (cost > 0).then_some(Event::Charge(cost)),
-        Op::Peek => None,
+        Op::Check | Op::Enter { .. } | Op::Record => (cost > 0).then_some(Event::Charge(cost)),
+        Op::Peek | Op::Hold { .. } => None,
         Op::Refund => Some(Event::Refund(cost)),
         Op::Reset => Some(Event::Reset),
-        Op::Hold { id, ttl, expiry } => Some(Event::Hold(hold(id, ttl, expiry))),
         Op::Settle { id, expiry, cost: named } => {
             Some(Event::Settle { hold: hold(id, 0, expiry), cost: named.map_or(cost, i128::from) })
         }

@@ -5,6 +5,7 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::invalid::{InvalidLimit, Part};
+use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;
 use crate::{Micros, Moment};
@@ -28,6 +29,7 @@ pub(crate) struct Pair {
 
 impl Approximate {
     const MAX_PRODUCT: u64 = 1 << 52;
+    const PACKED_BITS: u32 = 26;
 
     pub(crate) fn new(limit: u64, window: Micros) -> Result<Self, InvalidLimit> {
         let whole_ticks = |tick: &Tick| window.get().is_multiple_of(tick.span().get());
@@ -157,5 +159,18 @@ impl Arithmetic for Approximate {
         state.index = self.tick.floor(at.now()) / self.window;
         state.present = (state.present + state.previous).min(2 * self.limit);
         state.previous = 0;
+    }
+
+    /// Counts below 2^26 share a number.
+    fn pack(&self, state: &Pair) -> Option<Packed> {
+        let fits = (state.previous | state.present) >> Self::PACKED_BITS == 0;
+        let counts = state.previous << Self::PACKED_BITS | state.present;
+        if fits { Packed::new([counts, state.index]) } else { None }
+    }
+
+    fn unpack(&self, packed: Packed) -> Option<Pair> {
+        let [counts, index] = packed.numbers();
+        let present = counts & ((1 << Self::PACKED_BITS) - 1);
+        Some(Pair { previous: counts >> Self::PACKED_BITS, present, index })
     }
 }

@@ -1,5 +1,6 @@
 //! What every algorithm must be able to do. Internal: users see it as [`Limit`](crate::Limit).
 
+use crate::packed::Packed;
 use crate::state::State;
 use crate::{Micros, Moment};
 
@@ -20,6 +21,11 @@ pub(crate) trait Arithmetic {
 
     /// Consumption in permits, rounded up.
     fn used(&self, state: &Self::State, at: &Moment) -> u64;
+
+    /// Do `permits` more fit now?
+    fn fits(&self, state: &Self::State, at: &Moment, permits: u64, capacity: u64) -> bool {
+        permits <= capacity.saturating_sub(self.used(state, at))
+    }
 
     /// How long until `permits` more fit, if nothing else happens.
     fn wait(&self, state: &Self::State, at: &Moment, permits: u64) -> Micros;
@@ -49,4 +55,14 @@ pub(crate) trait Arithmetic {
 
     /// Brings a state that is ahead back to now, keeping its consumption.
     fn rebase(&self, state: &mut Self::State, at: &Moment);
+
+    /// The state as two numbers, where it is no more than that.
+    fn pack(&self, _state: &Self::State) -> Option<Packed> {
+        None
+    }
+
+    /// The state that was packed.
+    fn unpack(&self, _packed: Packed) -> Option<Self::State> {
+        None
+    }
 }

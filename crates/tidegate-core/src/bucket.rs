@@ -11,6 +11,7 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::invalid::{InvalidLimit, Part};
+use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;
 use crate::{Micros, Moment};
@@ -126,6 +127,12 @@ impl Arithmetic for Bucket {
         self.level(state, self.tick.floor(at.now())).div_ceil(self.permit)
     }
 
+    /// The same without a division.
+    fn fits(&self, state: &Level, at: &Moment, permits: u64, _capacity: u64) -> bool {
+        let level = self.level(state, self.tick.floor(at.now()));
+        permits <= self.size && level <= self.capacity() - self.units_of(permits)
+    }
+
     fn wait(&self, state: &Level, at: &Moment, permits: u64) -> Micros {
         let room_at = self.capacity() - self.units_of(permits);
         if self.level(state, self.tick.floor(at.now())) <= room_at {
@@ -175,5 +182,14 @@ impl Arithmetic for Bucket {
 
     fn rebase(&self, state: &mut Level, at: &Moment) {
         state.at = self.tick.ceil(at.now());
+    }
+
+    fn pack(&self, state: &Level) -> Option<Packed> {
+        Packed::new([state.units, state.at])
+    }
+
+    fn unpack(&self, packed: Packed) -> Option<Level> {
+        let [units, at] = packed.numbers();
+        Some(Level { units, at, last: 0 })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::calendar::{self, Page};
+use crate::packed::Packed;
 use crate::state::state_is;
 use crate::{CalendarUnit, Micros, Moment};
 
@@ -108,5 +109,14 @@ impl Arithmetic for Fixed {
 
     fn rebase(&self, state: &mut Count, at: &Moment) {
         state.start = self.page(None, at).start;
+    }
+
+    fn pack(&self, state: &Count) -> Option<Packed> {
+        Packed::new([state.used, state.start])
+    }
+
+    fn unpack(&self, packed: Packed) -> Option<Count> {
+        let [used, start] = packed.numbers();
+        Some(Count { used, start })
     }
 }

@@ -7,9 +7,11 @@
 //!   [`InvalidLimit`] says what is wrong with a bad one.
 //! - The decision, in two steps so that several limits are looked at before any is charged:
 //!   [`Limit::look`] and [`Limit::charge`]; beside them `refund`, `carry`, `rebase` and `expire`.
+//! - [`closest`]: which of a few words someone meant to write.
 //! - `shape` derives a limit's numbers; `queueing` estimates for those who wait in line.
 //! - One file per algorithm: `bucket`, `steps`, `fixed`, `log`, `approximate`, `concurrency`, each
 //!   an `Arithmetic` over its own kind of [`State`].
+//! - [`Packed`]: a state as two numbers, and the decision in one step.
 //! - [`Holds`]: permits that are set aside; `forecast` says what becomes of them.
 //! - [`Micros`], [`Tick`], [`Moment`]: time. [`Cost`]: weight. [`Verdict`]: the answer.
 
@@ -24,6 +26,7 @@ mod approximate;
 mod arithmetic;
 mod bucket;
 mod calendar;
+mod closest;
 mod concurrency;
 mod cost;
 mod draft;
@@ -34,6 +37,7 @@ mod invalid;
 mod limit;
 mod log;
 mod notation;
+mod packed;
 mod queueing;
 mod shape;
 mod share;
@@ -43,12 +47,14 @@ mod steps;
 mod time;
 mod verdict;
 
+pub use closest::closest;
 pub use cost::{Cost, InvalidCost};
 pub use draft::{Algorithm, Draft};
 pub use hold::{Expiry, Hold, Holds};
 pub use invalid::{InvalidLimit, Part};
 pub use limit::{Limit, Standing};
 pub use notation::ParseLimitError;
+pub use packed::Packed;
 pub use share::Share;
 pub use span::{CalendarUnit, Span};
 pub use state::State;

@@ -2,6 +2,7 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::invalid::InvalidLimit;
+use crate::packed::Packed;
 use crate::state::state_is;
 use crate::{Micros, Moment};
 
@@ -91,5 +92,14 @@ impl Arithmetic for Steps {
 
     fn rebase(&self, state: &mut Stepped, at: &Moment) {
         state.step = self.step(at);
+    }
+
+    fn pack(&self, state: &Stepped) -> Option<Packed> {
+        Packed::new([state.used, state.step])
+    }
+
+    fn unpack(&self, packed: Packed) -> Option<Stepped> {
+        let [used, step] = packed.numbers();
+        Some(Stepped { used, step })
     }
 }

@@ -60,7 +60,7 @@ impl Core {
         for (&(index, cost), verdict) in costs.iter().zip(&mut verdicts) {
             let cell = &mut self.cells[index];
             let at = cell.spec.moment(call.now);
-            if let Op::Hold { id, ttl, expiry } = call.op {
+            if let Some((id, ttl, expiry)) = call.op.hold_on(&cell.spec) {
                 cell.limit.expire(&mut cell.state, &mut cell.holds, &at);
                 let ttl = Micros::new(ttl);
                 let deadline = at.now().saturating_add(ttl);
@@ -126,7 +126,9 @@ impl Core {
                 *limit = new_limit;
                 *spec = new;
             }
-            Op::Check | Op::Peek | Op::Hold { .. } => unreachable!("asked, not told"),
+            Op::Check | Op::Peek | Op::Hold { .. } | Op::Enter { .. } => {
+                unreachable!("asked, not told")
+            }
         }
         let at = cell.spec.moment(call.now);
         let peek = cell.limit.look(cell.state.as_ref(), &cell.holds, &at, Cost::ZERO);
@@ -192,7 +194,7 @@ impl Subject for Core {
         }
         let mut answer = Answer { verdicts: Vec::new(), refunded: 0, expired: false };
         let by_cell = match call.op {
-            Op::Check | Op::Peek | Op::Hold { .. } => self.ask(call, &costs),
+            Op::Check | Op::Peek | Op::Hold { .. } | Op::Enter { .. } => self.ask(call, &costs),
             _ => {
                 let told =
                     costs.iter().map(|&(cell, cost)| self.tell(call, cell, cost, &mut answer));

@@ -2,7 +2,7 @@
 --
 -- limit: size (holders)
 
-local concurrency = { format = "<d", unused = {} }
+local concurrency = { format = "<d", unused = {}, is_held = true }
 algorithms[6] = concurrency
 
 function concurrency.limit(next)

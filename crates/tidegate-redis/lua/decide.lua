@@ -6,14 +6,18 @@
 --       then, after reply 7, the record of the hold that was made under this id
 -- ARGV  1 protocol (1)   2 operation   3 instant, '' for Redis's clock (tests pass one)
 --       4 hold: id, 32 hexadecimal digits, or ''   5 ttl in us   6 expiry: 0 release, 1 charge
+--         (hold, enter and visit alike; the latter two have no expiry but release, and no id at 8)
 --       7 settle: the cost to charge, '' for what was held
---       8 id: fingerprint of the request, or ''   9 hold: what the client wants to find again
+--       8 id: fingerprint of the request, or ''   9 hold, enter, visit: what the client wants to find again
 --       10 number of parts, then for each part:
 --          algorithm, its numbers (see each file's "limit"), boundaries of calendar windows: how many,
 --          then each; cost; who ('' for nobody); mode: '' decides, 'shadow' only looks on
 -- reply {status, now, refunded, expired, id of the hold that was made or '', then for each part:
 --        allowed, retry_after (-1 never), delay, remaining, reset_after, used, held}   spans in us
 --       after `settle`, `renew` and with status 6 the capacity of each part follows
+--       `visit` is a hold that is forgotten when it is settled
+--       `enter` holds the parts that count holders and charges the others; its hold is of those held
+--       alone, and there is none if none was
 --       `inspect` of a log adds its entries, oldest first: permits, who; at most 1,000
 --       status 1 decided; 6 decided before, under the same id: the parts that decided then
 --       0 no boundary holds `now`, ask again; 7 ask again with the record of the hold in place 3
@@ -42,14 +46,16 @@ if argument('protocol') ~= '1' then
   fail('another protocol; use the script of your version')
 end
 local OPERATIONS = { check = 0, peek = 0, inspect = 0, record = 0, refund = 0, reset = 0, hold = 1,
-  settle = 1, renew = 1 }
+  enter = 1, visit = 1, settle = 1, renew = 1 }
 local op = argument('operation')
 local about_hold = OPERATIONS[op] == 1
 local keeps_limit = op == 'settle' or op == 'renew'
 local instant = argument('instant')
 local hold = { id = argument('hold id') }
-hold.ttl = numeric('ttl', (op == 'hold' or op == 'renew') and 1 or 0)
-hold.expiry = numeric('expiry', 0, 1)
+local of_request = op == 'enter' or op == 'visit'
+local makes_hold = op == 'hold' or of_request
+hold.ttl = numeric('ttl', (makes_hold or op == 'renew') and 1 or 0)
+hold.expiry = numeric('expiry', 0, of_request and 0 or 1)
 local settle_cost = argument('settle cost')
 local named = settle_cost ~= '' and number(settle_cost, 'settle cost') or nil
 local request = argument('request')
@@ -60,6 +66,8 @@ elseif about_hold and (#hold.id ~= 32 or find(hold.id, '%X')) then
   fail('bad hold id')
 elseif request ~= '' and #request ~= 32 then
   fail('bad fingerprint')
+elseif request ~= '' and of_request then
+  fail('enter and visit take no id')
 end
 local is_test = instant ~= ''
 local now = read_clock(instant)
@@ -100,7 +108,8 @@ for i = 1, numeric('parts', 1, MOST_PARTS) do
   end
   local part = { kind = kind, alg = alg, limit = alg.limit(numeric), at = { now = now } }
   in_calendar = read_boundaries(part) and in_calendar
-  part.cost = numeric('cost', op == 'hold' and 1 or 0)
+  part.is_held = op == 'hold' or op == 'visit' or op == 'enter' and alg.is_held
+  part.cost = numeric('cost', part.is_held and 1 or 0)
   part.who = argument('who')
   local mode = argument('mode')
   if mode ~= '' and mode ~= 'shadow' then
@@ -160,7 +169,7 @@ local function load(part)
     if part.kind == 4 then
       part.keys.log_len = redis.call('LLEN', part.keys.log)
     end
-    if op == 'hold' then
+    if part.is_held then
       part.stale = redis.call('ZCARD', part.keys.holds) > 0
     end
     return
@@ -183,7 +192,7 @@ local function load(part)
   if part.found.held then
     local alike, late = flags % (2 * ALIKE) >= ALIKE, flags >= LATE
     old.h = holds.unpack(value, behind, part.keys.holds, alike, late)
-  elseif op == 'hold' then
+  elseif part.is_held then
     part.stale = redis.call('ZCARD', part.keys.holds) > 0
   end
   local same = kind == part.kind and alg.same(old.limit, part.limit)
@@ -286,7 +295,7 @@ local function save_dirty(grows)
       table.insert(dirty, changed)
     end
   end
-  if grows ~= GROWS and (#dirty > 0 or about_hold) then
+  if grows ~= GROWS and (#dirty > 0 or keeps_limit) then
     write_even_if_full()
   end
   for _, part in ipairs(dirty) do
@@ -423,14 +432,14 @@ if op == 'inspect' then
   return reply
 end
 
-if op == 'check' or op == 'peek' or op == 'hold' then
+if op == 'check' or op == 'peek' or makes_hold then
   local verdicts, all, nothing = {}, true, true
   for i, part in ipairs(parts) do
     verdicts[i] = forecast.look(part, part.cost)
     all = all and (verdicts[i][1] or part.looks_on)
     nothing = nothing and part.cost == 0
   end
-  if op == 'hold' and redis.call('EXISTS', record_key) == 1 then
+  if makes_hold and redis.call('EXISTS', record_key) == 1 then
     return { 5, now }
   end
   if op == 'peek' or not all or nothing then
@@ -445,16 +454,18 @@ if op == 'check' or op == 'peek' or op == 'hold' then
     answer(verdicts)
     return reply
   end
-  local members = {}
+  -- One for each part that is held, in their order, which is that of the parts to settle them by.
+  local members, made = {}, op ~= 'enter' and makes_hold
   for i, part in ipairs(parts) do
-    members[i] = ''
+    local member = ''
     -- A limit that looks on and would not allow it is left alone.
-    if verdicts[i][1] and (op == 'hold' or part.cost > 0) then
+    if verdicts[i][1] and part.cost > 0 then
       forecast.expire(part)
-      if op == 'hold' then
+      if part.is_held then
         part.h = part.h or holds.new(part.keys.holds)
         part.h.stale = part.stale
-        members[i] = holds.add(part.h, hold.id, part.cost, hold.ttl, hold.expiry, now)
+        member = holds.add(part.h, hold.id, part.cost, hold.ttl, hold.expiry, now)
+        made = true
       else
         charge(part, part.cost)
       end
@@ -464,12 +475,20 @@ if op == 'check' or op == 'peek' or op == 'hold' then
         verdicts[i][j] = after[j]
       end
     end
+    if part.is_held then
+      table.insert(members, member)
+    end
   end
   save_dirty(GROWS)
-  if op == 'hold' then
+  if made then
     reply[5] = hold.id
     local fields = { 'v', VERSION, 'b', blob, 'e', hold.expiry, 'f',
       string.format('%.0f', now + hold.ttl + HOUR_US) }
+    if of_request then
+      -- There is one for every request, and nobody asks how it ended: it goes when it is settled.
+      table.insert(fields, 'd')
+      table.insert(fields, 1)
+    end
     for i, member in ipairs(members) do
       if member ~= '' then
         table.insert(fields, 'm' .. i)
@@ -480,7 +499,7 @@ if op == 'check' or op == 'peek' or op == 'hold' then
     redis.call('PEXPIRE', record_key, ttl_ms(hold.ttl + HOUR_US))
   end
   answer(verdicts)
-  keep_answer(op == 'hold' and members or {})
+  keep_answer(members)
   return reply
 end
 
@@ -508,7 +527,7 @@ if op == 'record' or op == 'refund' or op == 'reset' then
 end
 
 -- A hold: its record says what its end is to be, and how it ended.
-local record = redis.call('HMGET', record_key, 'v', 'e', 'f', 's', 'r')
+local record = redis.call('HMGET', record_key, 'v', 'e', 'f', 's', 'r', 'd')
 if not record[1] then
   return { 2, now }
 end
@@ -550,7 +569,10 @@ answer(peek_all())
 answer_capacities()
 save_dirty()
 local keeps = HOUR_US
-if op == 'settle' then
+if op == 'settle' and record[6] then
+  redis.call('UNLINK', record_key)
+  return reply
+elseif op == 'settle' then
   redis.call('HSET', record_key, 's', settle_cost .. '.', 'r', cmsgpack.pack(reply), 'f',
     string.format('%.0f', now + HOUR_US))
 else

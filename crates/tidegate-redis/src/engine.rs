@@ -124,14 +124,18 @@ impl Redis {
     async fn run(&self, call: Call<'_>, until: Instant) -> Result<Decision, EngineError> {
         let secret = &self.secret(until).await?;
         let (parts, places) = parts(call.charges, secret);
-        let mut request = Request::new(name_of(call.op)?);
+        let held = parts.iter().filter(|part| call.op.sets_aside(part.limit.limit()));
+        let held: Vec<&Part> = held.collect();
+        // Whoever enters where nobody counts holders only passes.
+        let only_passes = matches!(call.op, Op::Enter { .. }) && held.is_empty();
+        let mut request = Request::new(name_of(if only_passes { Op::Check } else { call.op })?);
         let mut made = None;
-        if let Op::Hold { id, ttl, expiry } = call.op {
-            check_ttl(ttl, &parts)?;
+        if let (Some((id, ttl, expiry)), Some(first)) = (call.op.hold(), held.first()) {
+            check_ttl(ttl, held.iter().copied())?;
             // The record lies with the first subject, and the id says so.
-            let id = id.at(parts[0].tag.0);
-            let found = |part: &Part| Found::new(&part.limit, part.tag, part.cost.get());
-            let record = Found::write(&parts.iter().map(found).collect::<Vec<_>>());
+            let id = id.at(first.tag.0);
+            let found = |part: &&Part| Found::new(&part.limit, part.tag, part.cost.get());
+            let record = Found::write(&held.iter().map(found).collect::<Vec<_>>());
             request = Request { hold: Some(id), ttl, expiry, record, ..request };
             made = Some(id);
         }
@@ -175,7 +179,7 @@ impl Redis {
         let parts: Vec<Part> =
             found.into_iter().map(part).collect::<Option<_>>().ok_or_else(unreadable)?;
         if request.op == "renew" {
-            check_ttl(request.ttl, &parts)?;
+            check_ttl(request.ttl, parts.iter())?;
         }
         let mut decision = self.ask(request, &parts, until).await?.decision(&parts)?;
         let deciding = parts.into_iter().filter(|part| !part.limit.is_shadow());
@@ -430,6 +434,8 @@ fn name_of(op: Op) -> Result<&'static str, EngineError> {
         Op::Refund => "refund",
         Op::Reset => "reset",
         Op::Hold { .. } => "hold",
+        Op::Enter { .. } => "enter",
+        Op::Visit { .. } => "visit",
         Op::Settle { .. } => "settle",
         Op::Renew { .. } => "renew",
         _ => return Err(EngineError::unavailable(UnknownOperation)),
@@ -437,8 +443,8 @@ fn name_of(op: Op) -> Result<&'static str, EngineError> {
 }
 
 /// A holder may stay for a whole lease, however long that is.
-fn check_ttl(ttl: Micros, parts: &[Part]) -> Result<(), EngineError> {
-    let lease = parts.iter().filter_map(|part| part.limit.limit().lease()).max();
+fn check_ttl<'a>(ttl: Micros, parts: impl Iterator<Item = &'a Part>) -> Result<(), EngineError> {
+    let lease = parts.filter_map(|part| part.limit.limit().lease()).max();
     if ttl == Micros::ZERO || ttl > HoldId::MAX_TTL.max(lease.unwrap_or_default()) {
         return Err(Refusal::HoldLength.into());
     }

@@ -10,7 +10,7 @@ use crate::engine::Redis;
 
 /// A hold that is being asked for. If its call is dropped, or ends without an answer, the hold is
 /// cancelled from a task of its own, should it have been made; without a runtime, or if Redis does
-/// not answer that either, its deadline ends it.
+/// not answer that either, its deadline ends it. What an entry has charged beside it stays charged.
 pub(crate) struct Unheard<'a> {
     engine: &'a Redis,
     id: Option<HoldId>,

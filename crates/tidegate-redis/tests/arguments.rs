@@ -10,6 +10,7 @@ use server::Server;
 use tidegate_redis::script_text;
 
 const BUCKET: &[&str] = &["1", "1", "720000000", "1", "5", "0"];
+const HOLDERS: &[&str] = &["6", "5"];
 const ID: &str = "0123456789abcdef0123456789abcdef";
 
 /// A call of a script, each word of which can be another.
@@ -51,6 +52,10 @@ impl Sent {
     fn hold() -> Self {
         let record = vec!["{x}:record"];
         Self { op: "hold", id: ID, ttl: "1000000", more_keys: record, ..Self::check(&[BUCKET]) }
+    }
+
+    fn enter() -> Self {
+        Self { op: "enter", parts: Self::check(&[BUCKET, HOLDERS]).parts, ..Self::hold() }
     }
 
     fn to(&self, connection: &mut redis::Connection) -> redis::RedisResult<Value> {
@@ -130,6 +135,18 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
             "a hold of nothing",
             Sent { parts: vec![[BUCKET, &["0", "0", "", ""]].concat()], ..Sent::hold() },
         ),
+        ("a place of no length", Sent { ttl: "0", ..Sent::enter() }),
+        ("a place without an id", Sent { id: "", ..Sent::enter() }),
+        ("a place without a record", Sent { more_keys: Vec::new(), ..Sent::enter() }),
+        ("a place that is charged at its end", Sent { expiry: "1", ..Sent::enter() }),
+        ("an entry under an id", {
+            let more_keys = vec!["{x}:record", "{x}:once"];
+            Sent { request: ID, more_keys, ..Sent::enter() }
+        }),
+        ("a place of nothing", {
+            let nothing = [HOLDERS, &["0", "0", "", ""]].concat();
+            Sent { parts: vec![Sent::check(&[BUCKET]).parts.concat(), nothing], ..Sent::enter() }
+        }),
     ]);
     for (what, sent) in &bad {
         let error = sent.to(&mut connection).expect_err(what).to_string();
@@ -144,4 +161,20 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
     nothing.to(&mut connection).expect_err("no parts");
     let Value::Array(reply) = settle.to(&mut connection).unwrap() else { panic!("no array") };
     assert_eq!(reply[0], Value::Int(1), "settled by nothing before");
+    // What is charged may cost nothing, and whoever enters without a place makes no hold.
+    let alone = [BUCKET, &["0", "0", "", ""]].concat();
+    let parts = vec![alone.clone(), Sent::check(&[HOLDERS]).parts.concat()];
+    for (sent, record, made) in [
+        (Sent { parts, ..Sent::enter() }, "{x}:place", ID),
+        (Sent { parts: vec![alone], ..Sent::enter() }, "{x}:none", ""),
+    ] {
+        let sent = Sent { more_keys: vec![record], ..sent };
+        let Value::Array(reply) = sent.to(&mut connection).unwrap() else { panic!("no array") };
+        assert_eq!((&reply[0], &reply[4]), (&Value::Int(1), &Value::BulkString(made.into())));
+        let exists = if made.is_empty() { "0" } else { "1" };
+        assert_eq!(server.cli(&["EXISTS", record]), exists);
+    }
+    // The only member is the first, though it is of the second part.
+    assert_eq!(server.cli(&["HEXISTS", "{x}:place", "m1"]), "1");
+    assert_eq!(server.cli(&["HEXISTS", "{x}:place", "m2"]), "0");
 }

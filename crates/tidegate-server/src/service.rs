@@ -408,10 +408,7 @@ impl Service {
         if counts {
             self.count(plan, &decision, active, now);
         }
-        let limits = match plan.denied_by() {
-            Some(rule) => rule.rule().limits().iter().take(1).cloned().collect(),
-            None => plan.limits().filter(|limit| !limit.is_shadow()).cloned().collect(),
-        };
+        let limits = plan.deciding().cloned().collect();
         let ttl = ttl.filter(|_| decision.hold.is_some());
         Ok(Some(Answer { decision, limits, ttl }))
     }

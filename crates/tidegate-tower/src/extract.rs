@@ -6,14 +6,17 @@
 //! - [`bearer`], [`query`] and [`cookie`] find what else may tell clients apart; [`digest`] stands
 //!   for a token. [`pairs`] is all of a query.
 //! - [`OriginalRequest`] is the request that a proxy asks about, as forward-auth does.
+//! - [`Described`] is what a policy is told of a request.
 //! - [`normal_path`] and [`normal_host`] bring many spellings of one thing to one.
 //!
 //! Everything here reads what strangers wrote. Garbage counts as missing; nothing panics.
 
+mod described;
 mod normal;
 mod original;
 mod proxies;
 
+pub use described::Described;
 pub use normal::{normal_host, normal_path};
 pub use original::OriginalRequest;
 pub use proxies::TrustedProxies;

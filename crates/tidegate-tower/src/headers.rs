@@ -1,6 +1,6 @@
 //! What the client is told about its limits.
 
-use std::fmt::Write;
+use std::borrow::Cow;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -48,8 +48,15 @@ pub struct RateLimitHeaders {
 struct Limits {
     policy: HeaderValue,
     state: HeaderValue,
-    limit: u64,
+    speaker: Speaker,
+}
+
+/// The limit that speaks for all.
+#[derive(Clone, Debug)]
+struct Speaker {
+    limit: HeaderValue,
     remaining: u64,
+    /// In seconds.
     reset_after: u64,
 }
 
@@ -60,6 +67,9 @@ struct Denial {
 }
 
 impl RateLimitHeaders {
+    /// How many are about limits.
+    const ADDED: usize = 5;
+
     /// The headers for a decision. The items are the limits to tell of, in order, each with its
     /// verdict in that decision.
     pub fn new<'a>(
@@ -69,12 +79,32 @@ impl RateLimitHeaders {
         let denial = (!decision.allowed()).then(|| Denial {
             retry_after: decision.retry_after().span().map(|wait| seconds(wait).max(1)),
         });
-        Self { limits: Limits::new(items, &decision.verdict()), denial }
+        Self { limits: Limits::new(items, decision.speaker()), denial }
     }
 
     /// Writes them all over what was there: for a request that passed, or was denied.
     pub fn write(&self, headers: &mut HeaderMap) {
         self.write_standing(headers);
+        self.write_denial(headers);
+    }
+
+    /// Adds those about limits to what others have said about theirs: both lists go on, and the
+    /// `X-RateLimit-*` headers are about whichever limit has the least remaining.
+    pub fn add(self, headers: &mut HeaderMap) {
+        let Some(limits) = self.limits else { return };
+        // All at once, where there is room for so many at all.
+        let _ = headers.try_reserve(Self::ADDED);
+        headers.append(&RATELIMIT_POLICY, limits.policy);
+        headers.append(&RATELIMIT, limits.state);
+        let told = headers.get(&X_RATELIMIT_REMAINING);
+        let told = told.and_then(|told| told.to_str().ok()?.parse::<u64>().ok());
+        if told.is_none_or(|told| limits.speaker.remaining < told) {
+            limits.speaker.write(headers);
+        }
+    }
+
+    /// Writes only `Retry-After` and `Cache-Control`, if it was denied.
+    pub fn write_denial(&self, headers: &mut HeaderMap) {
         let Some(denial) = &self.denial else { return };
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match denial.retry_after {
@@ -89,39 +119,108 @@ impl RateLimitHeaders {
         let Some(limits) = &self.limits else { return };
         headers.insert(&RATELIMIT_POLICY, limits.policy.clone());
         headers.insert(&RATELIMIT, limits.state.clone());
-        headers.insert(&X_RATELIMIT_LIMIT, limits.limit.into());
-        headers.insert(&X_RATELIMIT_REMAINING, limits.remaining.into());
-        headers.insert(&X_RATELIMIT_RESET, limits.reset_after.into());
+        limits.speaker.clone().write(headers);
+    }
+}
+
+impl Speaker {
+    fn write(self, headers: &mut HeaderMap) {
+        headers.insert(&X_RATELIMIT_LIMIT, self.limit);
+        headers.insert(&X_RATELIMIT_REMAINING, Digits::of(self.remaining).value());
+        headers.insert(&X_RATELIMIT_RESET, Digits::of(self.reset_after).value());
     }
 }
 
 impl Limits {
-    /// `None` for no items.
+    /// `None` for no items. The one at `speaker` speaks for all.
     fn new<'a>(
         items: impl IntoIterator<Item = (&'a RuleLimit, &'a Verdict)>,
-        speaker: &Verdict,
+        speaker: usize,
     ) -> Option<Self> {
-        // Room for two limits with names of some length.
-        let (mut policy, mut state) = (List::with_capacity(96), List::with_capacity(96));
-        for (limit, verdict) in items {
-            policy.item(limit.policy());
-            policy.parameter('q', verdict.limit);
-            if let Some(window) = limit.limit().recovery().and_then(whole_seconds) {
-                policy.parameter('w', window);
-            }
+        let (mut policy, mut state) = (Line::None, List::new());
+        let mut speaks = None;
+        for (place, (limit, verdict)) in items.into_iter().enumerate() {
+            let told = limit.memo(Told::new);
+            let (item, value) = match told.filter(|told| told.limit == verdict.limit) {
+                Some(told) => (Cow::Borrowed(told), told.value.clone()),
+                // Less is granted than the limit says, or somebody else has the place of the memo.
+                None => {
+                    let told = Told::granting(limit, verdict.limit);
+                    let value = told.value.clone();
+                    (Cow::Owned(told), value)
+                }
+            };
+            policy.add(&item.item);
             state.item(limit.policy());
-            state.parameter('r', verdict.remaining);
+            state.parameter(b'r', verdict.remaining);
             if let Some(wait) = until_change(verdict) {
-                state.parameter('t', seconds(wait));
+                state.parameter(b't', seconds(wait));
+            }
+            if place == speaker {
+                let Verdict { remaining, reset_after, .. } = *verdict;
+                let reset_after = seconds(reset_after);
+                speaks = Some(Speaker { limit: value, remaining, reset_after });
             }
         }
-        Some(Self {
-            policy: policy.value()?,
-            state: state.value()?,
-            limit: speaker.limit,
-            remaining: speaker.remaining,
-            reset_after: seconds(speaker.reset_after),
-        })
+        Some(Self { policy: policy.value()?, state: state.value()?, speaker: speaks? })
+    }
+}
+
+/// What is told of a limit whoever asks: made once.
+#[derive(Clone)]
+struct Told {
+    limit: u64,
+    /// The limit as a number.
+    value: HeaderValue,
+    /// Its item in `RateLimit-Policy`.
+    item: HeaderValue,
+}
+
+impl Told {
+    fn new(limit: &RuleLimit) -> Self {
+        Self::granting(limit, limit.limit().capacity())
+    }
+
+    /// The same for a limit that grants no more than `most`.
+    fn granting(limit: &RuleLimit, most: u64) -> Self {
+        let mut item = List::new();
+        item.item(limit.policy());
+        item.parameter(b'q', most);
+        if let Some(window) = limit.limit().recovery().and_then(whole_seconds) {
+            item.parameter(b'w', window);
+        }
+        // A list of one is never empty.
+        let item = item.value().unwrap_or(HeaderValue::from_static("?0"));
+        Self { limit: most, value: Digits::of(most).value(), item }
+    }
+}
+
+/// A header that is a list of items which are known already.
+enum Line {
+    None,
+    One(HeaderValue),
+    Many(Vec<u8>),
+}
+
+impl Line {
+    fn add(&mut self, item: &HeaderValue) {
+        *self = match std::mem::replace(self, Self::None) {
+            Self::None => Self::One(item.clone()),
+            Self::One(first) => Self::Many([first.as_bytes(), b", ", item.as_bytes()].concat()),
+            Self::Many(mut line) => {
+                line.extend_from_slice(b", ");
+                line.extend_from_slice(item.as_bytes());
+                Self::Many(line)
+            }
+        };
+    }
+
+    fn value(self) -> Option<HeaderValue> {
+        match self {
+            Self::None => None,
+            Self::One(value) => Some(value),
+            Self::Many(line) => HeaderValue::try_from(line).ok(),
+        }
     }
 }
 
@@ -145,39 +244,95 @@ fn whole_seconds(span: Micros) -> Option<u64> {
 }
 
 /// A list of named items with parameters, as structured fields (RFC 9651) write it.
-struct List(String);
+struct List {
+    /// As much as fits here needs no allocation: two limits with names of some length.
+    start: [u8; Self::SHORT],
+    len: usize,
+    rest: Vec<u8>,
+}
 
 impl List {
+    const SHORT: usize = 160;
     /// The largest integer of structured fields, 15 digits.
     const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-    fn with_capacity(capacity: usize) -> Self {
-        Self(String::with_capacity(capacity))
+    fn new() -> Self {
+        Self { start: [0; Self::SHORT], len: 0, rest: Vec::new() }
     }
 
     fn item(&mut self, name: &str) {
-        if !self.0.is_empty() {
-            self.0.push_str(", ");
-        }
-        self.0.push('"');
+        self.push(if self.len == 0 { b"\"" } else { b", \"" });
         // The names of rules need no escapes. Should another come here, it must not break the line.
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-        if name.chars().all(plain) {
-            self.0.push_str(name);
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        if name.bytes().all(plain) {
+            self.push(name.as_bytes());
         } else {
-            self.0.extend(name.chars().map(|c| if plain(c) { c } else { '_' }));
+            for c in name.chars() {
+                self.push(&[u8::try_from(c).ok().filter(|b| plain(*b)).unwrap_or(b'_')]);
+            }
         }
-        self.0.push('"');
+        self.push(b"\"");
     }
 
-    fn parameter(&mut self, name: char, number: u64) {
-        // A string takes whatever is written to it.
-        let _ = write!(self.0, ";{name}={}", number.min(Self::MAX_INTEGER));
+    fn parameter(&mut self, name: u8, number: u64) {
+        self.push(&[b';', name, b'=']);
+        self.push(Digits::of(number.min(Self::MAX_INTEGER)).as_bytes());
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        match self.start.get_mut(self.len..end) {
+            Some(place) if self.rest.is_empty() => {
+                place.copy_from_slice(bytes);
+                self.len = end;
+            }
+            _ => self.rest.extend_from_slice(bytes),
+        }
     }
 
     /// The value of the header; `None` if the list is empty.
-    fn value(self) -> Option<HeaderValue> {
-        HeaderValue::try_from(self.0).ok().filter(|value| !value.is_empty())
+    fn value(mut self) -> Option<HeaderValue> {
+        let start = &self.start[..self.len];
+        let value = if self.rest.is_empty() {
+            HeaderValue::from_bytes(start)
+        } else {
+            self.rest.splice(..0, start.iter().copied());
+            HeaderValue::try_from(self.rest)
+        };
+        value.ok().filter(|value| !value.is_empty())
+    }
+}
+
+/// A number as it is written.
+struct Digits {
+    digits: [u8; Self::MOST],
+    start: usize,
+}
+
+impl Digits {
+    /// How many 2^64 has.
+    const MOST: usize = 20;
+
+    fn of(mut number: u64) -> Self {
+        let (mut digits, mut start) = ([b'0'; Self::MOST], Self::MOST);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, start };
+            }
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+
+    /// As a value of its own, in one allocation.
+    fn value(&self) -> HeaderValue {
+        // Digits are fit for a header.
+        HeaderValue::from_bytes(self.as_bytes()).unwrap_or(HeaderValue::from_static("0"))
     }
 }
 
@@ -327,6 +482,46 @@ mod tests {
         headers(&rule("api", &["10/s"]), &[verdict(10, 4, 0)]).write(&mut map);
         assert_eq!(map.get_all(&RATELIMIT).iter().count(), 1);
         assert!(!lines(&map).iter().any(|line| line.contains("old")));
+    }
+
+    #[test]
+    fn what_two_layers_say_is_told_together_and_the_tighter_one_speaks() {
+        let (wide, tight) = (rule("wide", &["100/s"]), rule("tight", &["10/s"]));
+        let orders = [[(&wide, 100, 90), (&tight, 10, 3)], [(&tight, 10, 3), (&wide, 100, 90)]];
+        for order in orders {
+            let mut map = HeaderMap::new();
+            for (rule, limit, remaining) in order {
+                headers(rule, &[verdict(limit, remaining, 1)]).add(&mut map);
+            }
+            assert_eq!(map.get_all(&RATELIMIT).iter().count(), 2);
+            assert_eq!(map.get_all(&RATELIMIT_POLICY).iter().count(), 2);
+            assert_eq!(
+                (&map[&X_RATELIMIT_LIMIT], &map[&X_RATELIMIT_REMAINING]),
+                (&HeaderValue::from_static("10"), &HeaderValue::from_static("3"),)
+            );
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_told_whole() {
+        let limits: Vec<String> = (1..=16).map(|n| format!("{n}/{n}s")).collect();
+        let name = "n".repeat(64);
+        let long = rule(&name, &limits.iter().map(String::as_str).collect::<Vec<_>>());
+        let verdicts: Vec<_> = (1..=16).map(|n| verdict(n, n, 1)).collect();
+        let lines = written(&long, &verdicts);
+        let expected: Vec<_> = (1..=16).map(|n| format!("\"{name}.{n}\";r={n};t=1")).collect();
+        assert_eq!(lines[1], format!("ratelimit: {}", expected.join(", ")));
+        let expected: Vec<_> = (1..=16).map(|n| format!("\"{name}.{n}\";q={n};w={n}")).collect();
+        assert_eq!(lines[0], format!("ratelimit-policy: {}", expected.join(", ")));
+    }
+
+    #[test]
+    fn a_limit_that_grants_less_is_told_as_what_it_grants() {
+        let login = rule("login", &["10/s"]);
+        let policy = |limit| written(&login, &[verdict(limit, 1, 1)])[0].clone();
+        assert_eq!(policy(10), "ratelimit-policy: \"login\";q=10;w=1");
+        assert_eq!(policy(5), "ratelimit-policy: \"login\";q=5;w=1");
+        assert_eq!(policy(10), "ratelimit-policy: \"login\";q=10;w=1");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tidegate_core::{Cost, Expiry, Micros};
+use tidegate_core::{Cost, Expiry, Limit, Micros};
 
 use crate::engine::{EngineError, Refusal};
 use crate::{Key, RuleLimit};
@@ -33,6 +33,25 @@ pub enum Op {
         /// What happens then.
         expiry: Expiry,
     },
+    /// Pass and take a place, if every limit allows it: limits that count holders (`concurrency`)
+    /// set the cost aside until `ttl` has passed, as [`Op::Hold`] does, and all others are charged,
+    /// as by [`Op::Check`]. Where none counts holders it is a check, and no hold is made. The hold
+    /// covers the places alone: settled or renewed, it says nothing about the other limits. Settled,
+    /// it is forgotten, since there is one for every request.
+    Enter {
+        /// The name to leave by.
+        id: HoldId,
+        /// How long the places last.
+        ttl: Micros,
+    },
+    /// Set the costs aside for the length of one request, if every limit allows it: as [`Op::Hold`],
+    /// released at the end of its time, and forgotten when it is settled, as [`Op::Enter`].
+    Visit {
+        /// The name to settle it by.
+        id: HoldId,
+        /// How long it lasts.
+        ttl: Micros,
+    },
     /// End a hold and charge each of its limits `cost`, or what was held if there is none. A cost
     /// of zero cancels. The call has no charges of its own; the engine knows what was held.
     Settle {
@@ -48,6 +67,37 @@ pub enum Op {
         /// How long it is to last.
         ttl: Micros,
     },
+}
+
+impl Op {
+    /// The hold that it makes if every limit allows it: its name, how long it lasts, and what
+    /// happens then.
+    pub fn hold(&self) -> Option<(HoldId, Micros, Expiry)> {
+        match *self {
+            Self::Hold { id, ttl, expiry } => Some((id, ttl, expiry)),
+            Self::Enter { id, ttl } | Self::Visit { id, ttl } => Some((id, ttl, Expiry::Release)),
+            _ => None,
+        }
+    }
+
+    /// Does it set permits of `limit` aside, rather than charge them?
+    pub fn sets_aside(&self, limit: &Limit) -> bool {
+        match self {
+            Self::Hold { .. } | Self::Visit { .. } => true,
+            Self::Enter { .. } => limit.lease().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Does it take something, unless a limit denies it?
+    pub(crate) fn takes(&self) -> bool {
+        *self == Self::Check || self.hold().is_some()
+    }
+
+    /// Is there one for every request? Nobody asks how it ended, so it is forgotten when it is settled.
+    pub(crate) fn is_of_a_request(&self) -> bool {
+        matches!(self, Self::Enter { .. } | Self::Visit { .. })
+    }
 }
 
 /// One limit, one key, one cost.
@@ -85,16 +135,21 @@ impl Call<'_> {
         if of_a_hold != (count == 0) || count > Self::MAX_CHARGES {
             return Err(Refusal::ChargeCount(count).into());
         }
-        let holds = matches!(self.op, Op::Hold { .. } | Op::Peek | Op::Reset);
+        if self.op.is_of_a_request() && self.once.is_some() {
+            return Err(Refusal::EnterTakesNoId.into());
+        }
+        let charges_nothing = matches!(self.op, Op::Peek | Op::Reset);
         for charge in self.charges {
             let who = charge.who.map_or(0, str::len);
             if !charge.key.is_valid() || who > Key::MAX_LEN {
                 return Err(Refusal::KeyTooLong.into());
             }
-            if matches!(self.op, Op::Hold { .. }) && charge.cost.is_zero() {
+            let limit = charge.limit.limit();
+            let set_aside = self.op.sets_aside(limit);
+            if set_aside && charge.cost.is_zero() {
                 return Err(Refusal::EmptyHold.into());
             }
-            if charge.limit.limit().lease().is_some() && !holds {
+            if limit.lease().is_some() && !set_aside && !charges_nothing {
                 return Err(Refusal::ConcurrencyNeedsHold.into());
             }
             charge.limit.check_zone()?;
@@ -139,7 +194,7 @@ pub struct HoldId {
 impl HoldId {
     /// How long a hold may last at most.
     pub const MAX_TTL: Micros = Micros::from_secs(3_600);
-    /// How long a settled or expired hold is remembered.
+    /// How long a settled or expired hold is remembered; that of an entry only if nobody settles it.
     pub const REMEMBERED: Micros = Micros::from_secs(3_600);
 
     /// A new name from the system's random numbers.
@@ -152,6 +207,12 @@ impl HoldId {
     /// The random bits.
     pub const fn get(self) -> u128 {
         self.bits
+    }
+
+    /// Half of the random bits: enough to spread names.
+    #[expect(clippy::cast_possible_truncation, reason = "half of the bits")]
+    pub(crate) const fn low_bits(self) -> u64 {
+        self.bits as u64
     }
 
     /// Where it lies, as the engine that made it says; 0 where nobody asks.

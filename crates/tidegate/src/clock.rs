@@ -1,12 +1,16 @@
 //! The one place that reads the time, and the clock that tests turn by hand.
 
+mod counter;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tidegate_core::Micros;
+
+use self::counter::Counter;
 
 /// Tells the time, and wakes those who wait for it.
 pub trait Clock: Send + Sync + 'static {
@@ -24,16 +28,14 @@ pub trait Clock: Send + Sync + 'static {
 /// Completes when its time has come.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The system's clock. Waiting needs a Tokio runtime with its timer; telling the time does not.
+/// The system's clock, read by the processor's counter and asked again every 10 ms: a clock that is set
+/// is noticed by then. Waiting needs a Tokio runtime with its timer; telling the time does not.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the time")]
     fn now(&self) -> Micros {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(Micros::ZERO, |since_epoch| {
-            Micros::new(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
-        })
+        Counter::get().now()
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place that reads the time")]

@@ -63,6 +63,7 @@ pub struct Decision {
 
 impl Decision {
     /// A decision without a refund or an expired hold.
+    #[inline]
     pub fn new(source: Source, verdicts: SmallVec<[Verdict; 2]>) -> Self {
         Self {
             source,
@@ -74,6 +75,14 @@ impl Decision {
             hold: None,
             repeated: false,
         }
+    }
+
+    /// The decision of one limit.
+    #[inline]
+    pub(crate) fn of_one(source: Source, verdict: Verdict) -> Self {
+        let mut decision = Self::new(source, SmallVec::new());
+        decision.verdicts.push(verdict);
+        decision
     }
 
     /// Adds the verdict of `limit`, where those of its kind are.

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tidegate_core::{InvalidCost, Standing};
+use tidegate_core::{Cost, InvalidCost, Standing};
 
 use crate::{Call, CallId, Clock, Decision, Key, RuleLimit, Source};
 
@@ -178,8 +178,12 @@ pub enum Refusal {
     ChargeCount(usize),
     /// A key beyond [`Key::MAX_LEN`] or [`Key::MAX_PARTS`].
     KeyTooLong,
+    /// A key that could not be written as text.
+    KeyNotWritten,
     /// A cost that is too large.
     Cost(InvalidCost),
+    /// A cost that is no number of permits: negative, or beyond 64 bits.
+    CostRange,
     /// An id that is empty or beyond [`CallId::MAX_LEN`](crate::CallId::MAX_LEN).
     IdLength(usize),
     /// The id was used for another request.
@@ -194,11 +198,13 @@ pub enum Refusal {
     HoldLength,
     /// `concurrency` counts holders; it can be held and released, not charged.
     ConcurrencyNeedsHold,
+    /// [`Op::Enter`](crate::Op::Enter) under an id.
+    EnterTakesNoId,
     /// No such time zone.
     UnknownZone(Box<str>),
     /// No such rule.
     UnknownRule(Box<str>),
-    /// Only a check can wait for its turn.
+    /// Only a check and an entry can wait for their turn.
     OnlyChecksWait,
     /// The engine cannot answer without waiting.
     NotImmediate,
@@ -222,7 +228,11 @@ impl fmt::Display for Refusal {
                 Key::MAX_LEN,
                 Key::MAX_PARTS
             ),
+            Self::KeyNotWritten => {
+                f.write_str("the key cannot be written; its Display gives an error")
+            }
             Self::Cost(invalid) => invalid.fmt(f),
+            Self::CostRange => write!(f, "the cost is no number from 0 to {}", Cost::MAX),
             Self::IdLength(len) => write!(f, "an id of {len} bytes; use 1 to {}", CallId::MAX_LEN),
             Self::IdReused => f.write_str("the id was used for another request; use a new one"),
             Self::UnknownHold => f.write_str("no such reservation, or settled over an hour ago"),
@@ -232,11 +242,16 @@ impl fmt::Display for Refusal {
             Self::ConcurrencyNeedsHold => {
                 f.write_str("concurrency counts holders; reserve to enter, and cancel to leave")
             }
+            Self::EnterTakesNoId => {
+                f.write_str("entering takes no id; enter without one, or reserve under it")
+            }
             Self::UnknownZone(zone) => {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
             }
             Self::UnknownRule(rule) => write!(f, "no rule named {rule:?}"),
-            Self::OnlyChecksWait => f.write_str("only a check can wait; await the others"),
+            Self::OnlyChecksWait => {
+                f.write_str("only what takes permits or places can wait; await the others")
+            }
             Self::NotImmediate => {
                 f.write_str("this engine cannot answer without waiting; await the answer")
             }

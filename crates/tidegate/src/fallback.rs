@@ -17,8 +17,8 @@ use crate::{
 /// this process counts alone at a share of the limit, or denies, or lets everything pass. See
 /// [`OnStoreFailure`].
 ///
-/// Checks, peeks and records are answered so. What is about reservations, refunds and resets has no
-/// meaning without the store, and stays without an answer.
+/// Checks, peeks and records are answered so. What is about reservations, places among holders, refunds
+/// and resets has no meaning without the store, and stays without an answer.
 ///
 /// A call that the store may have charged before it fell silent is charged here as well.
 pub struct Fallback<E> {

@@ -27,8 +27,21 @@ impl<'a> Key<'a> {
         Self(Parts::Texts(parts))
     }
 
+    /// The part, if there is but one and it was given as such.
+    pub(crate) fn only(&self) -> Option<&'a [u8]> {
+        match self.0 {
+            Parts::One(part) => Some(part),
+            Parts::Texts([part]) => Some(part.as_bytes()),
+            Parts::Strings([part]) => Some(part.as_bytes()),
+            Parts::Texts(_) | Parts::Strings(_) => None,
+        }
+    }
+
     /// Short enough to be served.
     pub(crate) fn is_valid(&self) -> bool {
+        if let Some(part) = self.only() {
+            return part.len() <= Self::MAX_LEN;
+        }
         let (count, len) = self.parts().fold((0, 0), |(n, len), part| (n + 1, len + part.len()));
         count <= Self::MAX_PARTS && len <= Self::MAX_LEN
     }
@@ -98,6 +111,11 @@ impl Fingerprints {
     pub(crate) fn of(&self, value: impl Hash) -> u128 {
         let high = u128::from(self.high.hash_one(&value));
         (high << 64) | u128::from(self.low.hash_one(&value))
+    }
+
+    /// Half of the bits, where no more are needed than to spread values.
+    pub(crate) fn short(&self, value: impl Hash) -> u64 {
+        self.low.hash_one(value)
     }
 }
 

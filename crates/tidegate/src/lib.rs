@@ -5,11 +5,13 @@
 //! - [`Limit`] (from `tidegate-core`) says what may pass; [`Rule`] gives limits a name.
 //! - [`Policy`] says which rules a request comes under; see [`policy`]. [`Client`] says who an address
 //!   counts as; [`Network`] is a block of addresses.
-//! - [`Limiter`] is what programs use: check, wait, reserve. It asks an [`Engine`].
+//! - [`Limiter`] is what programs use: check, wait, enter, reserve. It asks an [`Engine`]. [`Slot`] is a
+//!   place among those who are in.
 //! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
 //!   the engine inside the process.
 //! - [`Fallback`] is the engine around another that answers when that one does not.
 //! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
+//! - `rate_limit` (feature `macros`) puts a limit on an async function.
 //! - `conformance` (a feature) holds any engine to the same claims.
 
 #![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
@@ -23,14 +25,16 @@ pub mod conformance;
 mod decision;
 mod engine;
 mod fallback;
+mod fingerprint;
 mod key;
 mod limiter;
 mod memory;
 pub mod policy;
 mod rule;
+mod sync;
 
-/// The README's examples are run as tests.
-#[cfg(doctest)]
+/// The README's examples are run as tests. One of them is of the attribute.
+#[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
@@ -41,11 +45,19 @@ pub use decision::{Decision, Source};
 pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
 pub use fallback::{Fallback, StoreEvent};
 pub use key::Key;
-pub use limiter::{Ask, Asking, Limited, Limiter, Reservation, Reserve, Telling};
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub use limiter::site as __site;
+pub use limiter::{
+    Ask, Asking, Entered, Entering, GlobalInUse, Limited, Limiter, Reservation, Reserve, Slot,
+    Telling,
+};
 pub use memory::{Memory, MemoryBuilder};
 pub use policy::{Plan, Policy, PolicyRule, RuleDraft};
 pub use rule::{InvalidRule, OnStoreFailure, Rule, RuleLimit};
 pub use tidegate_core::{
     Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros, Moment,
-    Outcome, ParseLimitError, Part, Share, Span, Standing, Tick, Verdict, Wait,
+    Outcome, ParseLimitError, Part, Share, Span, Standing, Tick, Verdict, Wait, closest,
 };
+#[cfg(feature = "macros")]
+pub use tidegate_macros::rate_limit;

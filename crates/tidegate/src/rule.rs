@@ -1,7 +1,7 @@
 //! Rules: named lists of limits.
 
+use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tidegate_core::{Algorithm, Limit, Micros, Moment, Share};
@@ -9,6 +9,8 @@ use tidegate_core::{Algorithm, Limit, Micros, Moment, Share};
 use crate::address::InvalidNetwork;
 use crate::calendar::Calendar;
 use crate::engine::Refusal;
+use crate::fingerprint::StateTag;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A name and the limits that apply together under it.
 ///
@@ -39,6 +41,10 @@ pub struct RuleLimit {
     on_store_failure: OnStoreFailure,
     /// The limit that is gone by while the store does not answer, once it was asked for.
     local: OnceLock<Arc<Self>>,
+    tag: StateTag,
+    memo: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Its number in the memory engine that has it, as that engine writes it; 0 if it has none.
+    number: AtomicU64,
 }
 
 /// What happens under a rule while the store does not answer.
@@ -78,7 +84,7 @@ enum Origin {
 }
 
 /// Counts limits in the order in which they came into force.
-static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+static GENERATIONS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
 
 /// The first of `count` generations that are newer than all before.
 pub(crate) fn new_generations(count: u64) -> u64 {
@@ -129,6 +135,20 @@ impl Rule {
             }
         }
         Ok(rule)
+    }
+
+    /// A rule that comes with every call anew, as the plan that a tenant has paid for does. Of
+    /// several such rules of one name, the one that came with the latest charge counts, and what was
+    /// used under another is kept, at most up to the new limit: a tenant who changes plans keeps
+    /// what is used, limit by limit of the same algorithm.
+    ///
+    /// Make each plan once and pass it on. The memory engine counts the bytes of its limits for every key,
+    /// as if each call had made its own.
+    pub fn brought_along(
+        name: &str,
+        limits: impl IntoIterator<Item = Limit>,
+    ) -> Result<Self, InvalidRule> {
+        Ok(Self::new(name, limits)?.coming_from(Origin::Call))
     }
 
     /// A limit that belongs to no rule. Its state goes by the limit itself.
@@ -194,10 +214,14 @@ impl Rule {
     }
 
     /// The same limits for one key alone. Made for a rule that nobody else has yet.
-    pub(crate) fn for_one_key(mut self) -> Self {
+    pub(crate) fn for_one_key(self) -> Self {
+        self.coming_from(Origin::Override)
+    }
+
+    fn coming_from(mut self, origin: Origin) -> Self {
         for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
             if let Some(limit) = Arc::get_mut(limit) {
-                limit.comes_from = Origin::Override;
+                limit.comes_from = origin;
             }
         }
         self
@@ -244,6 +268,7 @@ impl RuleLimit {
             let zone = zone.unwrap_or("UTC");
             Calendar::new(unit, zone).map_or(Zone::Unknown(zone.into()), Zone::Known)
         });
+        let tag = StateTag::new(&state);
         Self {
             rule: rule.clone(),
             policy,
@@ -256,7 +281,26 @@ impl RuleLimit {
             comes_from: Origin::Rule,
             on_store_failure: OnStoreFailure::default(),
             local: OnceLock::new(),
+            tag,
+            memo: OnceLock::new(),
+            number: AtomicU64::new(0),
         }
+    }
+
+    /// Stands for the name of its state.
+    pub(crate) fn tag(&self) -> StateTag {
+        self.tag
+    }
+
+    /// What somebody makes of this limit and wants to make only once, such as the text of a header.
+    /// There is room for one thing: `None` if somebody has kept one of another type.
+    pub fn memo<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
+        self.memo.get_or_init(|| Box::new(make(self))).downcast_ref()
+    }
+
+    /// For the memory engine that counts by it to remember it by.
+    pub(crate) fn number(&self) -> &AtomicU64 {
+        &self.number
     }
 
     /// What happens while the store does not answer.

@@ -1,8 +1,14 @@
-//! The memory engine is held to the same claims as every other.
+//! The memory engine, and the layer around an engine, are held to the same claims as every other.
 
 #![cfg(feature = "conformance")]
 
 #[tokio::test]
 async fn memory_keeps_every_claim() {
     tidegate::conformance::run(|clock| tidegate::Memory::builder().clock(clock).build()).await;
+}
+
+#[tokio::test]
+async fn a_fallback_around_a_store_that_answers_keeps_every_claim() {
+    let memory = |clock| tidegate::Memory::builder().clock(clock).build();
+    tidegate::conformance::run(|clock| tidegate::Fallback::new(memory(clock))).await;
 }

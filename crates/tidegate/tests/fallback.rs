@@ -157,6 +157,30 @@ fn records_count_and_reservations_wait_for_the_store() {
     assert!(!once().repeated && once().repeated, "an id counts here too");
 }
 
+/// Who is in was counted by the store, and nobody else knows.
+#[test]
+fn nobody_enters_without_the_store_and_nothing_is_charged_for_it() {
+    let limits = ["sliding-log 10/h".parse().unwrap(), "concurrency 2".parse().unwrap()];
+    let rule = Rule::new("r", limits).unwrap();
+    let bench = Bench::new([rule.on_store_failure(share(500_000))]);
+    let policy = bench.limiter.policy();
+    let now = bench.clock.now();
+    let plan = policy.plan_key("k".into(), tidegate::Cost::ONE, now).unwrap().entering().unwrap();
+    let enter = || bench.limiter.ask(plan.passing().unwrap(), &plan).now();
+    let decision = enter().unwrap();
+    let slot = tidegate::Slot::of(&bench.limiter, &decision, plan.lease().unwrap()).unwrap();
+    bench.turn(true);
+    assert!(matches!(enter(), Err(EngineError::Unavailable(_))));
+    let peeked = bench.limiter.ask(tidegate::Op::Peek, &plan).now().unwrap();
+    assert_eq!(peeked.verdicts.iter().map(|v| v.remaining).collect::<Vec<_>>(), [5, 1]);
+    // Nor does it leave: its lease ends the place.
+    drop(slot);
+    bench.turn(false);
+    assert_eq!(enter().unwrap().verdicts[1].remaining, 0);
+    bench.clock.advance(Duration::from_secs(30));
+    assert_eq!(enter().unwrap().verdicts[1].remaining, 1);
+}
+
 #[test]
 fn whoever_watches_is_told_of_every_failure_and_of_the_return() {
     let (clock, off) = (ManualClock::default(), Arc::new(AtomicBool::new(false)));

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
-    Call, Cost, Decision, EngineError, InvalidRule, Limit, Limited, Limiter, ManualClock, Memory,
-    Micros, Refusal, Rule, Wait,
+    Call, Cost, Decision, EngineError, GlobalInUse, InvalidRule, Limit, Limited, Limiter,
+    ManualClock, Memory, Micros, Refusal, Rule, Wait,
 };
 
 use crate::ready::ready;
@@ -190,6 +190,12 @@ fn every_error_says_in_one_line_what_happened_and_what_to_do() {
             said(Refusal::KeyTooLong),
             "the key is too long; at most 1024 bytes in 16 parts, or send a hash",
         ),
+        (said(Refusal::KeyNotWritten), "the key cannot be written; its Display gives an error"),
+        (said(Refusal::CostRange), "the cost is no number from 0 to 4294967296"),
+        (
+            said(GlobalInUse),
+            "the process-wide limiter is in use already; set it once, first thing in main",
+        ),
         (
             said(Refusal::from(Cost::new(1 << 33).unwrap_err())),
             "cost 8589934592 is too large; at most 4294967296 per request",
@@ -205,11 +211,18 @@ fn every_error_says_in_one_line_what_happened_and_what_to_do() {
             "concurrency counts holders; reserve to enter, and cancel to leave",
         ),
         (
+            said(Refusal::EnterTakesNoId),
+            "entering takes no id; enter without one, or reserve under it",
+        ),
+        (
             said(Refusal::UnknownZone("Mars/Base".into())),
             r#"unknown time zone "Mars/Base"; use an IANA name like Europe/Berlin"#,
         ),
         (said(Refusal::UnknownRule("logn".into())), r#"no rule named "logn""#),
-        (said(Refusal::OnlyChecksWait), "only a check can wait; await the others"),
+        (
+            said(Refusal::OnlyChecksWait),
+            "only what takes permits or places can wait; await the others",
+        ),
         (
             said(Refusal::NotImmediate),
             "this engine cannot answer without waiting; await the answer",

@@ -3,7 +3,6 @@
 //!
 //! Memory is what the allocator of this test binary counts, beside what the engine says of itself.
 //! Who was let through when is judged from the raw log of every decision.
-#![expect(unsafe_code, reason = "an allocator that counts; the one of this test binary alone")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 #[path = "support/checker.rs"]
@@ -11,7 +10,6 @@ mod checker;
 #[path = "support/ready.rs"]
 mod ready;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +20,7 @@ use tidegate::{
     Ask, Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, Limit,
     Limited, Limiter, ManualClock, Memory, Micros, Op, Reservation, Rule, Sleep,
 };
-use tidegate_model::Rng;
+use tidegate_model::{Counting, Rng};
 
 use crate::checker::{Bound, Entry};
 use crate::ready::ready;
@@ -143,7 +141,7 @@ fn a_key_that_shared_an_overflow_bucket_never_gets_more_than_its_limit_afterward
             // In some rounds memory is full, in others all of the flood has recovered; the slow
             // limit's own keys come and go between.
             if round % 2 == 0 {
-                world.fill_from(&flood, round * 1_000_000, 8_000);
+                world.fill_from(&flood, round * 1_000_000, 24_000);
             }
             for _ in 0..500 {
                 log.push(world.entry(&limiter, rng.below(100), 1 + rng.below(3)));
@@ -297,7 +295,7 @@ fn an_overflow_bucket_keeps_its_bound_when_a_thread_is_slow_after_reading_the_cl
         let gate = Arc::new(Gate::default());
         let clock = SlowClock { time: time.clone(), gate: gate.clone() };
         let world = World::with_clock(CAP, time.clone(), clock);
-        world.fill(&world.limiter(&[("fill", "1/30d")]));
+        world.fill_to_the_last_byte(&world.limiter(&[("fill", "1/30d")]));
         let late = world.limiter(&[("late", notation)]);
         let mates = Mates::find(&world, &late, 20);
         // All keys of a bucket are one to the checker.
@@ -594,7 +592,7 @@ fn a_reservation_without_room_is_refused_and_changes_nothing() {
     let world = World::new(CAP);
     let limiter = world.limiter(&[("login", "5/m burst 5")]);
     assert!(world.allows(&limiter, 1));
-    world.fill_from(&limiter, 1_000, 20_000);
+    world.fill_to_the_last_byte(&limiter);
     let key = 1_u64.to_ne_bytes();
     for _ in 0..100 {
         let reserved = ready(limiter.reserve(&key[..], 1));
@@ -613,7 +611,7 @@ fn an_idempotent_call_without_room_is_refused_and_changes_nothing() {
     let world = World::new(CAP);
     let limiter = world.limiter(&[("login", "5/m burst 5")]);
     assert!(world.allows(&limiter, 1));
-    world.fill_from(&limiter, 1_000, 20_000);
+    world.fill_to_the_last_byte(&limiter);
     let key = 1_u64.to_ne_bytes();
     for i in 0..100 {
         let id = format!("id-{i}");
@@ -779,7 +777,11 @@ fn after_the_flood_has_recovered_reservations_are_possible_again() {
     }
     world.clock.advance(Duration::from_secs(61));
     let key = 1_u64.to_ne_bytes();
-    let made = (0..100).filter(|_| ready(limiter.reserve(&key[..], 1)).is_ok()).count();
+    let reserve = |_: &i32| {
+        world.clock.advance(Duration::from_millis(1));
+        ready(limiter.reserve(&key[..], 1)).is_ok()
+    };
+    let made = (0..100).filter(reserve).count();
     say(&format!("memory: after the flood, 100 reservations one after the other: {made} made"));
     assert_eq!(made, 100);
 }
@@ -794,9 +796,11 @@ fn after_the_flood_has_recovered_idempotent_calls_are_possible_again() {
         world.allows(&limiter, key);
     }
     world.clock.advance(Duration::from_secs(61));
-    let made = (0..100_u64)
-        .filter(|key| limiter.check(&key.to_ne_bytes()[..]).once("id").now().is_ok())
-        .count();
+    let check = |key: &u64| {
+        world.clock.advance(Duration::from_millis(1));
+        limiter.check(&key.to_ne_bytes()[..]).once("id").now().is_ok()
+    };
+    let made = (0..100_u64).filter(check).count();
     say(&format!("memory: after the flood, 100 idempotent calls: {made} answered"));
     assert_eq!(made, 100);
 }
@@ -884,23 +888,23 @@ impl World {
     fn with_clock(cap: usize, clock: ManualClock, engines: impl Clock) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = AtomicUsize::new(LIVE.load(Ordering::Relaxed));
+        let empty = AtomicUsize::new(Counting::live_bytes());
         let memory = Memory::builder().cap_bytes(cap).clock(engines).build();
         Self { memory: Arc::new(memory), clock, empty, _alone: alone }
     }
 
     /// Counts heap growth from here, without what the test has allocated for itself since.
     fn rebase(&self) {
-        self.empty.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.empty.store(Counting::live_bytes(), Ordering::Relaxed);
     }
 
     /// A limiter over the engine; its own memory does not count as growth.
     fn limiter(&self, rules: &[(&str, &str)]) -> Limiter {
-        let before = LIVE.load(Ordering::Relaxed);
+        let before = Counting::live_bytes();
         let rules =
             rules.iter().map(|(name, notation)| Rule::new(name, [limit(notation)]).unwrap());
         let limiter = Limiter::with_rules(self.memory.clone(), rules).unwrap();
-        self.empty.fetch_add(LIVE.load(Ordering::Relaxed) - before, Ordering::Relaxed);
+        self.empty.fetch_add(Counting::live_bytes() - before, Ordering::Relaxed);
         limiter
     }
 
@@ -930,7 +934,13 @@ impl World {
 
     /// Uses keys until there is no room for another.
     fn fill(&self, limiter: &Limiter) {
-        self.fill_from(limiter, 1 << 32, 20_000);
+        self.fill_from(limiter, 1 << 32, 60_000);
+    }
+
+    /// Small keys grow by whole tables, and what that leaves is taken by larger ones.
+    fn fill_to_the_last_byte(&self, limiter: &Limiter) {
+        self.fill(limiter);
+        self.fill(&self.limiter(&[("log", "sliding-log 5/30d")]));
     }
 
     fn fill_from(&self, limiter: &Limiter, first: u64, keys: u64) {
@@ -940,7 +950,7 @@ impl World {
     }
 
     fn grown(&self) -> usize {
-        LIVE.load(Ordering::Relaxed).saturating_sub(self.empty.load(Ordering::Relaxed))
+        Counting::live_bytes().saturating_sub(self.empty.load(Ordering::Relaxed))
     }
 
     fn told(&self) -> usize {
@@ -980,35 +990,8 @@ impl std::fmt::Display for Watch {
     }
 }
 
-/// Bytes that are allocated in this process now.
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-struct Counting;
-
-// SAFETY: hands everything to the system's allocator and only counts what passes through.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above; the block came from the system's allocator.
-        unsafe { System.dealloc(block, layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LIVE.fetch_add(size, Ordering::Relaxed);
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(block, layout, size) }
-    }
-}
 
 fn limit(notation: &str) -> Limit {
     notation.parse().unwrap()

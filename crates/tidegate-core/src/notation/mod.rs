@@ -4,7 +4,7 @@
 //! - `parse` reads text into a draft, `print` writes the canonical text, `unit` knows the units.
 //! - `error` is what the writer of a bad limit is told: `repair` has the words for text that is not
 //!   a limit, `refusal` for a limit that is not a good one.
-//! - `loose` and `closest` find out what was probably meant.
+//! - `loose` finds out what was probably meant.
 
 use alloc::string::String;
 use core::ops::Range;
@@ -14,7 +14,6 @@ use crate::{Limit, Span};
 
 pub use error::ParseLimitError;
 
-mod closest;
 mod error;
 #[cfg(test)]
 mod fuzz;

@@ -4,11 +4,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::closest::closest;
 use super::error::{ParseLimitError, Quoted};
 use super::parse::{OPTIONS, Reader, Word, algorithm_named, option_named};
 use super::unit::Unit;
 use super::{loose, spliced};
+use crate::closest::closest;
 use crate::{Algorithm, Part};
 
 const ALGORITHMS: &str =

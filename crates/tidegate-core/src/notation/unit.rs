@@ -1,6 +1,6 @@
 //! The units of time in the notation.
 
-use super::closest::closest;
+use crate::closest::closest;
 use crate::{CalendarUnit, Micros, Span};
 
 /// A unit of time.

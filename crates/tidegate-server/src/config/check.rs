@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Number, Value};
 
-use super::closest::closest;
 use super::problem::Found;
 use super::shape::{Field, Grain, Shape, listed};
 use super::source::Span;
@@ -136,7 +135,7 @@ impl Checked {
 
     fn unknown(&mut self, key: &str, value: &Node, fields: &[Field], around: &str) -> String {
         let name = Name(key);
-        match closest(key, fields.iter().map(|field| &*field.name)) {
+        match tidegate::closest(key, fields.iter().map(|field| &*field.name)) {
             Some(meant) => {
                 // So that it is not said to be missing as well.
                 self.broken.push(join(around, meant));
@@ -234,7 +233,7 @@ fn misfit(node: &Node, shape: &Shape, field: &str) -> String {
 
 fn meant_word<'s>(scalar: &Scalar, shape: &'s Shape) -> Option<&'s str> {
     match shape {
-        Shape::Word(words) => closest(&scalar.text, words.iter().map(|word| &**word)),
+        Shape::Word(words) => tidegate::closest(&scalar.text, words.iter().map(|word| &**word)),
         Shape::Bool => match &*scalar.text.to_ascii_lowercase() {
             "yes" | "on" | "y" | "1" | "true" => Some("true"),
             "no" | "off" | "n" | "0" | "false" => Some("false"),

@@ -28,12 +28,11 @@
 //! - `shape`, `check`: does it have the fields of a policy? `build`, `limits`, `settings`: does it
 //!   mean something? `canonical`: how it is written by the book. `json`: rules that come with a call.
 //! - `problem`: what is told about a mistake; `place`: where it is; `source`: the line it is in;
-//!   `mask`: what is not shown of it; `closest`: what was probably meant.
+//!   `mask`: what is not shown of it.
 
 mod build;
 mod canonical;
 mod check;
-mod closest;
 mod file;
 mod fill;
 mod include;

@@ -2,7 +2,6 @@
 
 use tidegate::Network;
 
-use super::closest::closest;
 use super::file::{OnStoreFailure, PolicyFile, Secret, StoreUrl};
 use super::limits::Fault;
 use super::ratio::Ratio;
@@ -125,7 +124,7 @@ fn store_fault(store: &str) -> Option<Fault> {
         );
     };
     if !SCHEMES.contains(&scheme) {
-        let meant = closest(scheme, SCHEMES.into_iter());
+        let meant = tidegate::closest(scheme, SCHEMES.into_iter());
         return fault(match meant {
             Some(meant) => format!("not a kind of store; did you mean {meant}://?"),
             None => format!("not a kind of store; use memory, {}://", SCHEMES.join("://, ")),

@@ -1,15 +1,14 @@
 //! Forward-auth: a proxy asks whether it may pass a request on.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
-use tidegate::{Refusal, policy};
-use tidegate_tower::extract::{self, OriginalRequest};
+use tidegate::Refusal;
+use tidegate_tower::extract::{Described, OriginalRequest};
 
 use super::Door;
 use super::connection::Peer;
@@ -64,14 +63,15 @@ pub(super) async fn authorize(
     let host = original.host.unwrap_or_default();
     // Some proxies ask with the method of the request itself.
     let method = original.method.as_ref().unwrap_or(request.method()).as_str();
-    let asked = |active: &Active| Asked {
+    let asked = |active: &Active| Described {
         headers,
         method,
-        path: &path,
+        path: Cow::Borrowed(&*path),
         query: original.query.unwrap_or_default(),
-        host: &host,
+        host: Cow::Borrowed(&*host),
         client_ip: peer.map(|peer| active.trusted.client_ip(peer, headers)),
         is_vouched_for: peer.is_some_and(|peer| active.trusted.contains(peer)),
+        cost: None,
     };
     let answer = match door.service.authorize(asked).await {
         Err(failure @ Failure::Refused(Refusal::KeyTooLong)) => {
@@ -96,53 +96,4 @@ fn deny_status(given: Option<&str>) -> Result<StatusCode, Problem> {
     let is_denial = |status: &StatusCode| status.is_client_error() || status.is_server_error();
     let refused = || Problem::field("deny_status", "must be a status from 400 to 599");
     status.filter(is_denial).ok_or_else(refused)
-}
-
-/// The request that a proxy asks about.
-struct Asked<'a> {
-    headers: &'a HeaderMap,
-    method: &'a str,
-    path: &'a str,
-    query: &'a str,
-    host: &'a str,
-    client_ip: Option<IpAddr>,
-    is_vouched_for: bool,
-}
-
-impl policy::Request for Asked<'_> {
-    fn method(&self) -> &str {
-        self.method
-    }
-
-    fn path(&self) -> &str {
-        self.path
-    }
-
-    fn host(&self) -> &str {
-        self.host
-    }
-
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
-
-    fn query(&self, name: &str) -> Option<Cow<'_, str>> {
-        extract::query(self.query, name)
-    }
-
-    fn cookie(&self, name: &str) -> Option<Cow<'_, str>> {
-        extract::cookie(self.headers, name).map(Cow::Borrowed)
-    }
-
-    fn bearer(&self) -> Option<Cow<'_, str>> {
-        extract::bearer(self.headers).map(|token| extract::digest(token).into())
-    }
-
-    fn client_ip(&self) -> Option<IpAddr> {
-        self.client_ip
-    }
-
-    fn is_vouched_for(&self) -> bool {
-        self.is_vouched_for
-    }
 }

@@ -5,8 +5,9 @@ use http::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tidegate::{Refusal, Source};
+use tidegate::Refusal;
 use tidegate_tower::headers::RateLimitHeaders;
+use tidegate_tower::problem::{self, Quota};
 
 use crate::service::{Answer, Failure};
 
@@ -37,7 +38,7 @@ pub struct ProblemBody {
 
 impl Problem {
     /// The media type.
-    pub const CONTENT_TYPE: &'static str = "application/problem+json";
+    pub const CONTENT_TYPE: &'static str = problem::CONTENT_TYPE;
 
     /// A problem of this status.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
@@ -69,17 +70,11 @@ impl Problem {
     /// A request that was denied.
     pub fn denied(answer: &Answer, status: StatusCode) -> Self {
         let decision = &answer.decision;
-        let (kind, title) = if decision.source == Source::Fallback {
-            let title = "Request cannot be satisfied due to temporary server capacity constraints";
-            ("temporary-reduced-capacity", title)
-        } else {
-            let title = "Request cannot be satisfied as assigned quota has been exceeded";
-            ("quota-exceeded", title)
-        };
+        let quota = Quota::of(decision);
         let violated = answer.verdicts().filter(|(_, verdict)| !verdict.allowed);
         Self(Box::new(ProblemBody {
-            kind: format!("https://iana.org/assignments/http-problem-types#{kind}"),
-            title: title.into(),
+            kind: quota.kind().into(),
+            title: quota.title().into(),
             status: status.as_u16(),
             detail: None,
             field: None,

@@ -14,10 +14,11 @@
 //!
 //! - `admission`: what passes, and when to come back. `several`: calls of several limits.
 //! - `operations`: record, refund, reset, inspect, changes of the limit, steps of the clock.
-//! - `holds`: reservations and concurrency. `once`: idempotency. `shadow`: limits that look on.
-//!   `refusals`: bad calls.
+//! - `holds`: reservations and concurrency. `enter`: passing and taking a place in one step.
+//! - `once`: idempotency. `shadow`: limits that look on. `refusals`: bad calls.
 
 mod admission;
+mod enter;
 mod holds;
 mod once;
 mod operations;
@@ -44,6 +45,7 @@ pub async fn run<E: Engine>(make: impl Fn(ManualClock) -> E) {
     shadow::run(new).await;
     operations::run(new).await;
     holds::run(new).await;
+    enter::run(new).await;
     once::run(new).await;
     refusals::run(new).await;
 }

@@ -9,7 +9,7 @@ use tidegate_core::{Cost, InvalidCost};
 use super::Limiter;
 use crate::engine::Refusal;
 use crate::policy::{About, Charges, Lists, Question};
-use crate::{Answer, Call, CallId, Decision, EngineError, Key, Op, Plan, Policy};
+use crate::{Answer, Call, CallId, Charge, Decision, EngineError, Key, Op, Plan, Policy};
 
 /// One rule, one key, one cost, for [`Limiter::check_each`].
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,8 @@ pub struct Asking<'a> {
     once: Option<&'a str>,
     /// Whatever the costs are, it asks for nothing.
     peeks: bool,
+    /// Whatever the cost is, it asks for one place where holders are counted.
+    enters: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,16 +77,24 @@ impl<'r> Deref for Planned<'r> {
 
 impl<'a> Asking<'a> {
     pub(super) fn of_all(limiter: &'a Limiter, op: Op, key: Key<'a>) -> Self {
-        let target = Target::All { key, cost: Ok(Cost::ONE) };
-        Self { limiter, op, target, who: None, once: None, peeks: false }
+        Self::new(limiter, op, Target::All { key, cost: Ok(Cost::ONE) })
+    }
+
+    /// To be asked with [`Op::Enter`].
+    pub(super) fn of_entry(limiter: &'a Limiter, key: Key<'a>) -> Self {
+        Self { enters: true, ..Self::of_all(limiter, Op::Peek, key) }
     }
 
     pub(super) fn of_each(limiter: &'a Limiter, op: Op, asks: &'a [Ask<'a>]) -> Self {
-        Self { limiter, op, target: Target::Each(asks), who: None, once: None, peeks: false }
+        Self::new(limiter, op, Target::Each(asks))
     }
 
     pub(super) fn of_plan(limiter: &'a Limiter, op: Op, plan: &'a Plan<'a>) -> Self {
-        Self { limiter, op, target: Target::Plan(plan), who: None, once: None, peeks: false }
+        Self::new(limiter, op, Target::Plan(plan))
+    }
+
+    fn new(limiter: &'a Limiter, op: Op, target: Target<'a>) -> Self {
+        Self { limiter, op, target, who: None, once: None, peeks: false, enters: false }
     }
 
     /// Asks for this much instead of 1. Has no effect where every ask has its own cost.
@@ -120,7 +130,10 @@ impl<'a> Asking<'a> {
 
     /// The answer without waiting for it; refused by an engine that has to wait.
     pub fn now(self) -> Result<Decision, EngineError> {
-        self.answer().now()
+        match self.check_plain() {
+            Some(answer) => answer,
+            None => self.answer().now(),
+        }
     }
 
     pub(super) fn op(&self) -> Op {
@@ -153,6 +166,9 @@ impl<'a> Asking<'a> {
         if let Target::Plan(plan) = self.target {
             return self.plan_answer(plan);
         }
+        if let Some(answer) = self.check_plain() {
+            return Answer::Ready(answer);
+        }
         let policy = self.limiter.policy();
         let immediate = match self.plan(&policy).map(|plan| self.ask(&plan)) {
             Ok(Answer::Ready(answer)) => Some(answer),
@@ -164,19 +180,37 @@ impl<'a> Asking<'a> {
             Some(answer) => Answer::Ready(answer),
             None => Answer::Later(Box::pin(async move {
                 let plan = self.plan(&policy)?;
-                self.ask_later(&plan).await
+                self.decide(&plan).await
             })),
+        }
+    }
+
+    /// A check of a policy that is a single limit needs no plan, if the engine answers at once.
+    fn check_plain(&self) -> Option<Result<Decision, EngineError>> {
+        let (Op::Check, Target::All { key, cost: Ok(cost) }) = (self.op, self.target) else {
+            return None;
+        };
+        let policy = self.limiter.shared.policy.load();
+        let limit = policy.plain_limit().filter(|_| self.once.is_none() && key.is_valid())?;
+        let charges = &[Charge { limit, key, cost, who: self.who }];
+        match self.limiter.engine().decide(Call { op: Op::Check, charges, once: None }) {
+            Answer::Ready(answer) => Some(answer),
+            Answer::Later(_) => None,
         }
     }
 
     fn plan_answer(self, plan: &'a Plan<'a>) -> Answer<'a, Decision> {
         match self.ask(plan) {
             Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Later(_) => Answer::Later(Box::pin(async move { self.ask_later(plan).await })),
+            Answer::Later(_) => Answer::Later(Box::pin(async move { self.decide(plan).await })),
         }
     }
 
-    async fn ask_later(self, plan: &Plan<'_>) -> Result<Decision, EngineError> {
+    /// Asks about a plan, and waits for the answer.
+    pub(super) async fn decide(self, plan: &Plan<'_>) -> Result<Decision, EngineError> {
+        if let Some(decision) = plan.decision() {
+            return Ok(decision);
+        }
         let charges = self.charges(plan);
         let call = Call { op: self.op, charges: &charges, once: self.call_id()? };
         self.limiter.engine().decide(call).await
@@ -217,7 +251,8 @@ impl<'a> Asking<'a> {
             |cost: Result<Cost, InvalidCost>| if self.peeks { Ok(Cost::ZERO) } else { cost };
         match self.target {
             Target::All { key, cost } => {
-                Ok(Planned::Now(policy.plan_all(key, cost_of(cost)?, lists, now())?))
+                let plan = policy.plan_all(key, cost_of(cost)?, lists, now())?;
+                Ok(Planned::Now(if self.enters { plan.entering()? } else { plan }))
             }
             Target::Each(asks) => {
                 let question = |&Ask { rule, key, cost }: &Ask<'a>| {

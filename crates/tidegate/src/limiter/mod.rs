@@ -4,22 +4,34 @@
 //!
 //! - `asking`: one question, built step by step and then awaited.
 //! - `waiting`: standing in a queue until it is one's turn. `line`: the queue.
-//! - `reservation`: permits set aside, to be committed or cancelled.
+//! - `reservation`: permits set aside, to be committed or cancelled. `held`: what ends with its keeper.
+//! - `entering`: passing and taking a place in one step. `slot`: the place, kept while work goes on.
+//! - `global`: the limiter of the process. `site`: a function under a limit.
 
 mod asking;
+mod entering;
+mod global;
+mod held;
 mod line;
 mod reservation;
+#[cfg(feature = "macros")]
+pub mod site;
+mod slot;
 mod waiting;
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tidegate_core::{Cost, Limit};
 
 pub use self::asking::{Ask, Asking, Telling};
+pub use self::entering::{Entered, Entering};
+pub use self::global::GlobalInUse;
 use self::line::Lines;
 pub use self::reservation::{Reservation, Reserve};
+pub use self::slot::Slot;
 use crate::engine::Refusal;
 use crate::key::Fingerprints;
 use crate::policy::Lists;
@@ -55,7 +67,9 @@ pub struct Limiter {
 struct Shared {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
-    policy: RwLock<Arc<Policy>>,
+    policy: ArcSwap<Policy>,
+    /// Held by whoever puts another policy in the place of the present one.
+    changing: Mutex<()>,
     lines: Lines,
     fingerprints: Fingerprints,
 }
@@ -98,7 +112,8 @@ impl Limiter {
         let shared = Shared {
             clock: engine.clock(),
             engine: Arc::new(engine),
-            policy: RwLock::new(policy),
+            policy: ArcSwap::new(policy),
+            changing: Mutex::new(()),
             lines: Lines::default(),
             fingerprints: Fingerprints::default(),
         };
@@ -155,6 +170,29 @@ impl Limiter {
         self.check(key).wait(timeout).await
     }
 
+    /// Lets `key` pass and gives it a place, if every limit allows it: those that count requests are
+    /// charged, those that count holders (`concurrency`) have one holder more, whatever the cost. The
+    /// place is kept for as long as the [`Slot`] lives; dropped, it is given back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, Memory, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = Rule::new("reports", ["100/h".parse()?, "concurrency 1 lease 30s".parse()?])?;
+    /// let limiter = Limiter::with_rules(Memory::default(), [rule])?;
+    /// let entered = limiter.enter("user-42").cost(5).await?;
+    /// assert!(limiter.enter("user-42").await.is_err(), "one at a time");
+    /// drop(entered);
+    /// limiter.enter("user-42").wait(Duration::from_secs(1)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn enter<'a>(&'a self, key: impl Into<Key<'a>>) -> Entering<'a> {
+        Entering::new(Asking::of_entry(self, key.into()))
+    }
+
     /// Sets `cost` aside for `key`, to be committed or cancelled. Dropped, it is cancelled.
     pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Reserve<'a> {
         Reserve::new(Asking::of_all(self, Op::Peek, key.into()).cost(cost))
@@ -162,7 +200,7 @@ impl Limiter {
 
     /// The reservation of this id, made here or by another process on the same store.
     pub fn reservation(&self, id: HoldId) -> Reservation {
-        Reservation::found(self.clone(), id)
+        Reservation::found(self, id)
     }
 
     /// What is known about `key`, one for each limit of every rule.
@@ -189,7 +227,8 @@ impl Limiter {
     pub fn set_rule(&self, rule: impl Into<PolicyRule>) -> Result<(), Refusal> {
         let rule: Arc<PolicyRule> = Arc::new(rule.into());
         let refused = |_| Refusal::UnknownRule(rule.name().into());
-        let mut policy = self.shared.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let changing = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = self.policy();
         if policy.rule(rule.name()).is_none() {
             return Err(Refusal::UnknownRule(rule.name().into()));
         }
@@ -199,8 +238,8 @@ impl Limiter {
             return Err(Refusal::ChargeCount(limits));
         }
         rule.enact();
-        *policy = Arc::new(changed);
-        drop(policy);
+        self.shared.policy.store(Arc::new(changed));
+        drop(changing);
         self.shared.lines.nudge_heads();
         Ok(())
     }
@@ -209,10 +248,10 @@ impl Limiter {
     /// one or by the other. Consumption is kept as [`set_rule`](Self::set_rule) keeps it.
     pub fn set_policy(&self, policy: impl Into<Arc<Policy>>) {
         let policy = policy.into();
-        let mut present = self.shared.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let changing = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
         policy.enact();
-        *present = policy;
-        drop(present);
+        self.shared.policy.store(policy);
+        drop(changing);
         self.shared.lines.nudge_heads();
     }
 
@@ -236,7 +275,17 @@ impl Limiter {
 
     /// The policy as it is now.
     pub fn policy(&self) -> Arc<Policy> {
-        self.shared.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.policy.load_full()
+    }
+
+    /// What `read` makes of the policy as it is now; cheaper than having it.
+    pub fn read_policy<T>(&self, read: impl FnOnce(&Policy) -> T) -> T {
+        read(&self.shared.policy.load())
+    }
+
+    /// The clock by which its callers wait.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
     }
 
     /// The engine that decides.

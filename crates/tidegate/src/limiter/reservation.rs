@@ -8,9 +8,10 @@ use std::time::Duration;
 use tidegate_core::{Cost, Expiry, Micros};
 
 use super::asking::Asking;
+use super::held::Held;
 use super::{Limited, Limiter};
 use crate::engine::Refusal;
-use crate::{Call, Decision, EngineError, HoldId, Op};
+use crate::{Decision, EngineError, HoldId, Op};
 
 /// A reservation in the making; made when it is awaited.
 #[must_use = "nothing is reserved before it is awaited"]
@@ -51,16 +52,13 @@ impl<'a> Reserve<'a> {
         let op =
             Op::Hold { id: HoldId::random()?, ttl: self.ttl_or_default(), expiry: Expiry::Release };
         let decision = self.asking.with(op).await?;
-        match decision.hold {
-            Some(id) => Ok(Reservation {
-                limiter: self.asking.limiter.clone(),
-                id,
-                // Whoever made it first is the one to cancel it.
-                cancel_on_drop: !decision.repeated,
-                decision: Some(decision),
-            }),
-            None => Err(Limited::denied(decision)),
+        let Some(id) = decision.hold else { return Err(Limited::denied(decision)) };
+        let mut held = Held::made(self.asking.limiter, id);
+        if decision.repeated {
+            // Whoever made it first is the one to cancel it.
+            held.keep();
         }
+        Ok(Reservation { held, decision: Some(decision) })
     }
 }
 
@@ -77,20 +75,18 @@ impl<'a> IntoFuture for Reserve<'a> {
 /// deadline.
 #[must_use = "dropped, it is cancelled"]
 pub struct Reservation {
-    limiter: Limiter,
-    id: HoldId,
+    held: Held,
     decision: Option<Decision>,
-    cancel_on_drop: bool,
 }
 
 impl Reservation {
-    pub(super) fn found(limiter: Limiter, id: HoldId) -> Self {
-        Self { limiter, id, decision: None, cancel_on_drop: false }
+    pub(super) fn found(limiter: &Limiter, id: HoldId) -> Self {
+        Self { held: Held::found(limiter, id), decision: None }
     }
 
     /// The name by which any process on the same store can settle it.
     pub fn id(&self) -> HoldId {
-        self.id
+        self.held.id()
     }
 
     /// What was decided when it was made; `None` if it was found by its id.
@@ -108,69 +104,37 @@ impl Reservation {
         cost: u64,
     ) -> impl Future<Output = Result<Decision, EngineError>> + Send {
         // Before the future is made: it may be dropped without being polled.
-        self.cancel_on_drop = false;
+        self.held.keep();
         async move {
             let cost = Cost::new(cost).map_err(Refusal::from)?;
-            self.settle(Some(cost)).await
+            self.held.settle(Some(cost)).await
         }
     }
 
     /// Ends it and charges what was reserved. See [`commit`](Self::commit).
     pub fn commit_all(mut self) -> impl Future<Output = Result<Decision, EngineError>> + Send {
-        self.cancel_on_drop = false;
-        self.settle(None)
+        self.held.keep();
+        self.held.settle(None)
     }
 
     /// Ends it and charges nothing; for `concurrency`, leaves.
     pub async fn cancel(self) -> Result<Decision, EngineError> {
-        self.settle(Some(Cost::ZERO)).await
+        self.held.settle(Some(Cost::ZERO)).await
     }
 
     /// Lets it last `ttl` from now. If the decision says `expired`, it had ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<Decision, EngineError> {
-        let op = Op::Renew { id: self.id, ttl: ttl.into() };
-        self.limiter.engine().decide(Call { op, charges: &[], once: None }).await
+        self.held.renew(ttl.into()).await
     }
 
     /// Lets it stand until somebody settles it by its id, or until the deadline.
     pub fn keep(mut self) -> HoldId {
-        self.cancel_on_drop = false;
-        self.id
-    }
-
-    async fn settle(mut self, cost: Option<Cost>) -> Result<Decision, EngineError> {
-        let engine = self.limiter.engine().clone();
-        let op = Op::Settle { id: self.id, cost };
-        let answer = engine.decide(Call { op, charges: &[], once: None }).await;
-        self.cancel_on_drop &= answer.is_err();
-        self.limiter.shared.lines.nudge_heads();
-        answer
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if !self.cancel_on_drop {
-            return;
-        }
-        let (engine, id) = (self.limiter.engine().clone(), self.id);
-        let cancel =
-            Call { op: Op::Settle { id, cost: Some(Cost::ZERO) }, charges: &[], once: None };
-        let later = matches!(engine.decide(cancel), crate::Answer::Later(_));
-        self.limiter.shared.lines.nudge_heads();
-        // Without a runtime to send it from, the deadline will give the permits back.
-        if let (true, Ok(runtime)) = (later, tokio::runtime::Handle::try_current()) {
-            let limiter = self.limiter.clone();
-            runtime.spawn(async move {
-                let _ = engine.decide(cancel).await;
-                limiter.shared.lines.nudge_heads();
-            });
-        }
+        self.held.keep()
     }
 }
 
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Reservation").field("id", &self.id()).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for one's turn.
+//! Waiting for one's turn, or for a place.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,17 +9,26 @@ use tidegate_core::{Micros, Wait};
 
 use super::Limited;
 use super::asking::Asking;
+use super::held::Held;
 use crate::engine::Refusal;
-use crate::policy::Charges;
+use crate::policy::{Charges, Plan};
 use crate::{Call, Charge, Decision, EngineError, Op};
+
+/// How often whoever is first in line looks for a place. Holders that leave this limiter say so, those
+/// in other processes cannot.
+const LOOK_AGAIN: Micros = Micros::from_millis(50);
 
 impl Asking<'_> {
     /// Waits until it may pass, first come first served, but no longer than `timeout`.
     ///
-    /// See [`Limiter::acquire`](crate::Limiter::acquire).
+    /// For a check see [`Limiter::acquire`](crate::Limiter::acquire), for [`Op::Enter`]
+    /// [`Entering::wait`](crate::Entering::wait). [`Op::Hold`] waits as a check does; nothing else can.
     pub async fn wait(self, timeout: Duration) -> Result<Decision, Limited> {
-        if self.op() != Op::Check {
+        if !self.op().takes() {
             return Err(EngineError::from(Refusal::OnlyChecksWait).into());
+        }
+        if self.op() != Op::Check && self.has_id() {
+            return Err(EngineError::from(Refusal::EnterTakesNoId).into());
         }
         let clock = &self.limiter.shared.clock;
         let deadline = clock.elapsed().saturating_add(timeout.into());
@@ -46,13 +55,16 @@ impl Asking<'_> {
             }
         }
         loop {
+            let policy = self.limiter.policy();
+            let plan = self.plan(&policy).map_err(EngineError::from)?;
             // A queue's turn cannot be given back once somebody stands behind it. So it is not
             // taken before it has come: whoever gives up while waiting has taken nothing. Under an
             // id it may be taken, since whoever comes back with the id gets the same turn.
-            if self.gives_turns()? {
-                let look = self.with(Op::Peek).await?;
+            if plan.limits().any(|limit| limit.limit().is_queue()) {
+                let look = self.with(Op::Peek).decide(&plan).await?;
                 let turn = after(look.delay());
-                if look.allowed() && turn.is_none() {
+                let has_turn = look.allowed() || at_least(&plan, &look) == Wait::NONE;
+                if has_turn && turn.is_none() {
                     let delay = look.delay();
                     return Err(Limited::denied(denied(look, delay)));
                 }
@@ -63,17 +75,24 @@ impl Asking<'_> {
                     continue;
                 }
             }
-            let decision = self.await?;
+            let decision = self.decide(&plan).await?;
             if decision.allowed() {
                 drop(ticket);
+                // Whoever gives up while it waits for its turn leaves its place as well.
+                let held = decision.hold.map(|id| Held::made(self.limiter, id));
                 clock.sleep_until(clock.elapsed().saturating_add(decision.delay())).await;
+                if let Some(mut held) = held {
+                    held.keep();
+                }
                 return Ok(decision);
             }
-            let Some(again) = decision.retry_after().span().and_then(after) else {
+            let in_time = at_least(&plan, &decision).span().and_then(after).is_some();
+            if !in_time || clock.elapsed() >= deadline {
                 return Err(Limited::denied(decision));
-            };
+            }
             // Something may be given back earlier than that.
-            before(ticket.nudge(), clock.sleep_until(again)).await;
+            let again = clock.elapsed().saturating_add(next_look(&plan, &decision));
+            before(ticket.nudge(), clock.sleep_until(again.min(deadline))).await;
         }
     }
 
@@ -82,11 +101,6 @@ impl Asking<'_> {
         let policy = self.limiter.policy();
         let plan = self.plan(&policy)?;
         Ok(self.charges(&plan).iter().map(|charge| charge.cost.get()).min().unwrap_or(0))
-    }
-
-    fn gives_turns(&self) -> Result<bool, EngineError> {
-        let policy = self.limiter.policy();
-        Ok(self.plan(&policy)?.limits().any(|limit| limit.limit().is_queue()))
     }
 
     /// How long it takes at least until it can pass after `ahead` has, and what is the case now.
@@ -101,12 +115,33 @@ impl Asking<'_> {
         let decision = self.limiter.engine().decide(call).await?;
         let deciding = charges.iter().filter(|charge| !charge.limit.is_shadow());
         let waits = deciding.zip(&decision.verdicts).filter_map(|(charge, verdict)| {
+            if charge.limit.limit().lease().is_some() {
+                return None;
+            }
             let wait = verdict.retry_after.span()?.saturating_add(verdict.delay);
             Some(charge.limit.limit().at_least(wait, split(charge).1))
         });
         let longest = waits.max().unwrap_or(Micros::ZERO);
         Ok((decision, longest))
     }
+}
+
+/// How long it takes at least after a denial until it can pass. A place may come free at any time,
+/// so that only the limits that are charged count, unless there will never be enough places.
+fn at_least(plan: &Plan<'_>, decision: &Decision) -> Wait {
+    if decision.retry_after() == Wait::Never {
+        return Wait::Never;
+    }
+    let deciding = plan.limits().filter(|limit| !limit.is_shadow()).zip(&decision.verdicts);
+    let charged = deciding.filter(|(limit, _)| limit.limit().lease().is_none());
+    charged.map(|(_, verdict)| verdict.retry_after).max().unwrap_or(Wait::NONE)
+}
+
+/// When to look again after a denial: no sooner than it can pass, and often if it is for a place.
+fn next_look(plan: &Plan<'_>, decision: &Decision) -> Micros {
+    let [least, longest] = [at_least(plan, decision), decision.retry_after()];
+    let [least, longest] = [least, longest].map(|wait| wait.span().unwrap_or(Micros::MAX));
+    least.max(longest.min(LOOK_AGAIN))
 }
 
 /// The decision as a denial for as long as `span`.

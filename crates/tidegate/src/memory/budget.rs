@@ -1,6 +1,6 @@
 //! A number of bytes that may be used, and how many are.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts bytes against a cap. Whoever allocates asks first and counts what it was in the end.
 #[derive(Debug)]

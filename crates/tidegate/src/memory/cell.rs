@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tidegate_core::{Cost, Hold, Holds, Micros, State, Verdict};
+use tidegate_core::{Cost, Hold, Holds, Micros, Packed, State, Verdict};
 
 use super::budget::Budget;
 use super::table::HeapBytes;
@@ -20,6 +20,27 @@ pub(crate) struct Cell {
 impl Cell {
     pub(crate) fn new(limit: &Arc<RuleLimit>) -> Self {
         Self { limit: limit.clone(), state: None, holds: Holds::default() }
+    }
+
+    /// The cell of a state that was packed by `limit`.
+    pub(crate) fn unpacked(limit: &Arc<RuleLimit>, state: Packed) -> Option<Self> {
+        let state = limit.limit().unpack(state)?;
+        Some(Self { state: Some(state), ..Self::new(limit) })
+    }
+
+    /// The limit and two numbers, if there is no more to it.
+    pub(crate) fn packed(&self) -> Option<(&Arc<RuleLimit>, Packed)> {
+        let state = self.state.as_ref().filter(|_| self.holds.is_empty())?;
+        Some((&self.limit, self.limit.limit().pack(state)?))
+    }
+
+    /// Nothing was ever charged or held, or all of it was given back.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.state.is_none() && self.holds.is_empty()
+    }
+
+    pub(crate) fn limit(&self) -> &Arc<RuleLimit> {
+        &self.limit
     }
 
     pub(crate) fn holds(&self) -> &Holds {

@@ -8,6 +8,7 @@ use super::settle::HoldsLocked;
 use super::table::Table;
 use super::{Full, HeldPart, Memory, Once, Reserved};
 use crate::engine::Refusal;
+use crate::fingerprint::fingerprint;
 use crate::{Call, CallId, Decision, EngineError, HoldId, Op, Source};
 
 type Places = SmallVec<[Place; 2]>;
@@ -15,7 +16,7 @@ type Verdicts = SmallVec<[Verdict; 2]>;
 
 impl Memory {
     pub(super) fn run(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
-        let parts = parts(self, call.charges);
+        let parts = parts(call.charges);
         let once = call.once.map(|id| self.once(call, id));
         let mut holds = self.lock_hold_of(call.op, &parts)?;
         let mut locked = Locked::new(self, &parts, once.as_ref().map(|once| once.beside));
@@ -29,7 +30,8 @@ impl Memory {
             }
         }
         if let Some(holds) = &mut holds {
-            holds.make_room(&parts, &mut locked, early)?;
+            let held = parts.iter().filter(|part| part.is_set_aside(call.op)).copied();
+            holds.make_room(&held.collect(), &mut locked, early)?;
         }
         let places: Places = parts
             .iter()
@@ -43,19 +45,18 @@ impl Memory {
         let allowed = parts.iter().zip(&verdicts).all(|(part, v)| v.allowed || part.looks_on());
         let mut decision = Decision::new(Source::Memory, SmallVec::new());
         let write = match call.op {
-            Op::Check | Op::Hold { .. } => allowed,
+            Op::Check | Op::Hold { .. } | Op::Enter { .. } | Op::Visit { .. } => allowed,
             Op::Record | Op::Refund | Op::Reset => true,
             Op::Peek | Op::Settle { .. } | Op::Renew { .. } => false,
         };
         if write {
             // A limit that looks on and would not allow it is left alone.
-            let asks = matches!(call.op, Op::Check | Op::Hold { .. });
             let taken: SmallVec<[bool; 2]> =
-                verdicts.iter().map(|verdict| verdict.allowed || !asks).collect();
-            if let (Op::Hold { id, .. }, Some(holds)) = (call.op, &mut holds) {
-                let held = parts.iter().zip(&taken).filter(|(_, taken)| **taken);
-                remember_hold(holds, id, call.op, held.map(|(part, _)| part), now);
-                decision.hold = Some(id);
+                verdicts.iter().map(|verdict| verdict.allowed || !call.op.takes()).collect();
+            if let Some(holds) = &mut holds {
+                let held = parts.iter().zip(&taken);
+                let held = held.filter(|(part, taken)| **taken && part.is_set_aside(call.op));
+                decision.hold = remember_hold(holds, call.op, held.map(|(part, _)| part), now);
             }
             for (i, part) in parts.iter().enumerate().filter(|(i, _)| taken[*i]) {
                 if let Some(cell) = locked.cell(part, places[i]) {
@@ -64,13 +65,10 @@ impl Memory {
                 let given = self.write(&mut locked, part, places[i], call.op, now);
                 decision.refunded = decision.refunded.max(given);
                 let after = peek(&mut locked, part, places[i], now);
-                verdicts[i] = match call.op {
-                    Op::Check | Op::Hold { .. } => Verdict {
-                        remaining: after.remaining,
-                        reset_after: after.reset_after,
-                        ..verdicts[i]
-                    },
-                    _ => after,
+                let Verdict { remaining, reset_after, .. } = after;
+                verdicts[i] = match call.op.takes() {
+                    true => Verdict { remaining, reset_after, ..verdicts[i] },
+                    false => after,
                 };
                 locked.drop_if_recovered(part, places[i], now);
             }
@@ -91,15 +89,18 @@ impl Memory {
         op: Op,
         now: Micros,
     ) -> Cost {
+        if let Some((id, ttl, expiry)) = op.hold().filter(|_| part.is_set_aside(op)) {
+            let deadline = now.saturating_add(ttl);
+            let hold = Hold { id: id.get(), cost: part.cost, deadline, ttl, expiry };
+            locked.write(part, place, |cell, budget| cell.hold(now, hold, budget));
+            return Cost::ZERO;
+        }
         match op {
-            Op::Check | Op::Record if part.cost.is_zero() => {}
-            Op::Check | Op::Record => locked.write(part, place, |cell, budget| {
-                cell.charge(now, part.cost, part.who, budget);
-            }),
-            Op::Hold { id, ttl, expiry } => {
-                let deadline = now.saturating_add(ttl);
-                let hold = Hold { id: id.get(), cost: part.cost, deadline, ttl, expiry };
-                locked.write(part, place, |cell, budget| cell.hold(now, hold, budget));
+            Op::Check | Op::Enter { .. } | Op::Record if part.cost.is_zero() => {}
+            Op::Check | Op::Enter { .. } | Op::Record => {
+                locked.write(part, place, |cell, budget| {
+                    cell.charge(now, part.cost, part.who, budget);
+                });
             }
             // Others have consumption in a shared cell; it is not this key's to give back or forget.
             Op::Refund | Op::Reset if place == Place::Shared => {}
@@ -112,6 +113,7 @@ impl Memory {
                     cell.clear(now, &self.budget);
                 }
             }
+            Op::Hold { .. } | Op::Visit { .. } => {}
             Op::Peek | Op::Settle { .. } | Op::Renew { .. } => {}
         }
         Cost::ZERO
@@ -126,11 +128,9 @@ impl Memory {
         now: Micros,
     ) -> Verdicts {
         let looks = parts.iter().zip(places).map(|(part, place)| {
-            let cost = match op {
-                Op::Check | Op::Peek | Op::Hold { .. } => {
-                    locked.wanted(part, *place, parts, places)
-                }
-                _ => Cost::ZERO,
+            let cost = match op.takes() || op == Op::Peek {
+                true => locked.wanted(part, *place, parts, places),
+                false => Cost::ZERO,
             };
             match locked.cell(part, *place) {
                 Some(cell) => cell.seen_by(part.limit, now, self.budget_of(*place)).look(now, cost),
@@ -152,7 +152,7 @@ impl Memory {
             let place = if parts.len() == call.charges.len() {
                 Some(i)
             } else {
-                let fingerprint = self.fingerprint(charge.limit, charge.key);
+                let fingerprint = fingerprint(charge.limit.tag(), charge.key);
                 parts.iter().position(|part| part.fingerprint == fingerprint)
             };
             decision.push(charge.limit, verdicts[place.unwrap_or(0)]);
@@ -198,35 +198,41 @@ impl Memory {
             asked.map(|charge| (charge.limit.rule(), charge.key, charge.cost)).collect();
         let first = call.charges.first().map(|charge| (charge.limit.rule(), charge.key));
         OnceKey {
-            beside: self.fingerprints.of(("once", first)),
+            beside: self.fingerprints.short(("once", first)),
             name: self.fingerprints.of(("once", first, id)),
             request: self.fingerprints.of((op, asked)),
         }
     }
 }
 
+/// Remembers what is being set aside, and returns the name it goes by. Whoever enters where all that
+/// count holders only look on and have no place left holds nothing.
 fn remember_hold<'a, 'p: 'a>(
     holds: &mut HoldsLocked<'_>,
-    id: HoldId,
     op: Op,
     parts: impl Iterator<Item = &'a Part<'p>>,
     now: Micros,
-) {
-    let Op::Hold { ttl, expiry, .. } = op else { return };
-    let parts = parts.map(|part| HeldPart {
+) -> Option<HoldId> {
+    let (id, ttl, expiry) = op.hold()?;
+    let part = |part: &Part<'p>| HeldPart {
         limit: part.limit.clone(),
         fingerprint: part.fingerprint,
         cost: part.cost,
-    });
+    };
+    let parts: Vec<HeldPart> = parts.map(part).collect();
+    let is_entry = op.is_of_a_request();
+    if parts.is_empty() && is_entry {
+        return None;
+    }
     let forget_at = now.saturating_add(ttl).saturating_add(HoldId::REMEMBERED);
-    let reserved = Reserved { parts: parts.collect(), expiry, settled: None, forget_at };
-    holds.insert(id, reserved);
+    holds.insert(id, Reserved { parts, expiry, is_entry, settled: None, forget_at });
+    Some(id)
 }
 
 /// Where the record of an idempotent call lies, and what it must say.
 struct OnceKey {
     /// The fingerprint whose shard it lies in: that of the first rule and key.
-    beside: u128,
+    beside: u64,
     name: u128,
     request: u128,
 }

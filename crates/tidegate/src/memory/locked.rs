@@ -1,22 +1,25 @@
 //! The cells of one call, under lock.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Holds, Micros, Verdict};
 
 use super::budget::Budget;
 use super::cell::Cell;
+use super::small::Entry;
 use super::table::{HeapBytes, Table};
 use super::{Full, Memory, Shard, lock};
+use crate::fingerprint::fingerprint;
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 use crate::{Charge, EngineError, Op, RuleLimit};
 
 /// One limit and key of a call, with all that the call charges to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) limit: &'a Arc<RuleLimit>,
-    pub(crate) fingerprint: u128,
+    pub(crate) fingerprint: u64,
     pub(crate) cost: Cost,
     pub(crate) who: Option<&'a str>,
 }
@@ -26,15 +29,20 @@ impl Part<'_> {
     pub(crate) fn looks_on(&self) -> bool {
         self.limit.is_shadow()
     }
+
+    /// Is its cost set aside by `op`, rather than charged?
+    pub(crate) fn is_set_aside(&self, op: Op) -> bool {
+        op.sets_aside(self.limit.limit())
+    }
 }
 
 pub(crate) type Parts<'a> = SmallVec<[Part<'a>; 2]>;
 
 /// The charges of a call; those to the same limit and key are added up.
-pub(crate) fn parts<'a>(memory: &Memory, charges: &'a [Charge<'a>]) -> Parts<'a> {
+pub(crate) fn parts<'a>(charges: &'a [Charge<'a>]) -> Parts<'a> {
     let mut parts = Parts::new();
     for charge in charges {
-        let fingerprint = memory.fingerprint(charge.limit, charge.key);
+        let fingerprint = fingerprint(charge.limit.tag(), charge.key);
         match parts.iter_mut().find(|part| part.fingerprint == fingerprint) {
             Some(part) => part.cost = part.cost.saturating_add(charge.cost),
             None => parts.push(Part {
@@ -51,38 +59,105 @@ pub(crate) fn parts<'a>(memory: &Memory, charges: &'a [Charge<'a>]) -> Parts<'a>
 /// Where a part finds its cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// In its shard, if it has one yet.
+    /// Its own, if it has one yet.
     Own,
     /// In an overflow bucket.
     Shared,
 }
 
 /// The shards of a call, locked in the order of their numbers.
+///
+/// Small entries become cells for as long as the call is at it, and go back when it is done.
 pub(crate) struct Locked<'a> {
     memory: &'a Memory,
     shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>,
     overflow: Option<MutexGuard<'a, Table<Cell>>>,
-    /// The shards in which this call was promised room for a cell, and the bytes of all of them.
+    /// The keys of the call.
+    keys: SmallVec<[u64; 2]>,
+    /// Cells that were small, and new ones.
+    loose: SmallVec<[(u64, Cell); 1]>,
+    /// The shards in which this call was promised room for a new cell, and the bytes of all of them.
     promised: SmallVec<[usize; 2]>,
     promised_bytes: usize,
 }
 
 impl<'a> Locked<'a> {
+    /// Overflow buckets that are looked at in passing.
+    const SWEEP_OVERFLOW: usize = 2;
     /// Overflow buckets per limit.
-    const OVERFLOW_BUCKETS: u128 = 16;
-    /// Cells looked at, in passing, when a new one comes: more than one, so that sweeping outruns
-    /// inserting.
-    const SWEEP_IN_PASSING: usize = 2;
-
+    const OVERFLOW_BUCKETS: u64 = 16;
     /// Locks the shards of the parts, and that of one more fingerprint.
-    pub(crate) fn new(memory: &'a Memory, parts: &[Part<'_>], beside: Option<u128>) -> Self {
-        let fingerprints = parts.iter().map(|part| part.fingerprint).chain(beside);
+    pub(crate) fn new(memory: &'a Memory, parts: &[Part<'_>], beside: Option<u64>) -> Self {
+        let keys: SmallVec<[u64; 2]> = parts.iter().map(|part| part.fingerprint).collect();
+        let fingerprints = keys.iter().copied().chain(beside);
         let mut indices: SmallVec<[usize; 2]> =
             fingerprints.map(|fingerprint| memory.shard_of(fingerprint)).collect();
         indices.sort_unstable();
         indices.dedup();
-        let shards = indices.into_iter().map(|index| (index, memory.shard(index))).collect();
-        Self { memory, shards, overflow: None, promised: SmallVec::new(), promised_bytes: 0 }
+        let mut locked = Self {
+            memory,
+            shards: indices.into_iter().map(|index| (index, memory.shard(index))).collect(),
+            overflow: None,
+            loose: SmallVec::new(),
+            keys,
+            promised: SmallVec::new(),
+            promised_bytes: 0,
+        };
+        for place in 0..locked.keys.len() {
+            locked.loosen(locked.keys[place]);
+        }
+        locked
+    }
+
+    /// Makes a cell of a small entry.
+    fn loosen(&mut self, fingerprint: u64) {
+        let Some(entry) = self.shard(fingerprint).small.take(fingerprint) else { return };
+        let limit = self.memory.numbers.limit(entry.limit);
+        if let Some(cell) = limit.and_then(|limit| Cell::unpacked(&limit, entry.state)) {
+            self.add_loose(fingerprint, cell);
+        }
+    }
+
+    fn add_loose(&mut self, fingerprint: u64, cell: Cell) {
+        self.memory.budget.resized(0, cell.heap_bytes());
+        self.loose.push((fingerprint, cell));
+    }
+
+    fn take_loose(&mut self, fingerprint: u64) -> Option<Cell> {
+        let place = self.loose.iter().position(|(key, _)| *key == fingerprint)?;
+        let (_, cell) = self.loose.swap_remove(place);
+        self.memory.budget.resized(cell.heap_bytes(), 0);
+        Some(cell)
+    }
+
+    /// Puts the cells where they belong: small ones among the small, if there is room.
+    fn put_back(&mut self) {
+        let memory = self.memory;
+        while let Some((fingerprint, _)) = self.loose.last() {
+            let fingerprint = *fingerprint;
+            let Some(cell) = self.take_loose(fingerprint) else { break };
+            let shard = self.shard(fingerprint);
+            match Self::small(memory, &cell) {
+                Some(entry) => shard.small.insert(fingerprint, entry),
+                None if cell.is_unused() => {}
+                None => shard.cells.insert(fingerprint.into(), cell),
+            }
+        }
+        for fingerprint in std::mem::take(&mut self.keys) {
+            let shard = self.shard(fingerprint);
+            let cell = shard.cells.get(fingerprint.into());
+            let Some(entry) = cell.and_then(|cell| Self::small(memory, cell)) else { continue };
+            if memory.budget.has_room_for(shard.small.growth(1)) {
+                shard.cells.remove(fingerprint.into());
+                shard.small.insert(fingerprint, entry);
+            }
+        }
+    }
+
+    /// The cell as a small entry, if it can be one.
+    fn small(memory: &Memory, cell: &Cell) -> Option<Entry> {
+        let (limit, state) = cell.packed()?;
+        Some(Entry { limit: memory.numbers.of(limit)?, state })
     }
 
     /// Are the overflow buckets locked too?
@@ -91,7 +166,7 @@ impl<'a> Locked<'a> {
     }
 
     /// The shard that holds `fingerprint`.
-    pub(crate) fn shard(&mut self, fingerprint: u128) -> &mut Shard {
+    pub(crate) fn shard(&mut self, fingerprint: u64) -> &mut Shard {
         let index = self.memory.shard_of(fingerprint);
         let place = self.shards.iter().position(|(i, _)| *i == index).unwrap_or(0);
         &mut self.shards[place].1
@@ -104,13 +179,13 @@ impl<'a> Locked<'a> {
         op: Op,
         now: Micros,
     ) -> Result<Place, EngineError> {
-        if let Some(cell) = self.shard(part.fingerprint).cells.get(part.fingerprint) {
+        if let Some(cell) = self.own(part.fingerprint) {
             let growth = cell.growth(part.who);
             self.ask_for(growth, now);
             return Ok(Place::Own);
         }
-        let may_create = matches!(op, Op::Check | Op::Record | Op::Hold { .. } | Op::Settle { .. });
-        if self.memory.overflowing.load(Ordering::Relaxed) > 0
+        let may_create = op.takes() || matches!(op, Op::Record | Op::Settle { .. });
+        if self.memory.is_overflowing()
             && let Some(place) = self.place_in_overflow(part, may_create, now)
         {
             return Ok(place);
@@ -133,6 +208,9 @@ impl<'a> Locked<'a> {
     ) -> Option<Place> {
         let bucket = self.bucket(part);
         let memory = self.memory;
+        // In passing, or buckets to which nobody comes any more would stay, and all new keys come here.
+        let gone = self.overflow().sweep(Self::SWEEP_OVERFLOW, |cell| cell.is_recovered(now));
+        memory.overflowing.fetch_sub(gone, Ordering::Relaxed);
         let found = self.overflow().get(bucket)?;
         if found.is_recovered(now) {
             self.overflow().remove(bucket);
@@ -143,19 +221,26 @@ impl<'a> Locked<'a> {
         let may_leave = may_create && heap.is_some_and(|heap| self.has_room(part, heap, now));
         let twin = self.overflow().get(bucket).filter(|_| may_leave).map(Cell::twin);
         let Some(twin) = twin else { return Some(Place::Shared) };
-        self.shard(part.fingerprint).cells.insert(part.fingerprint, twin);
-        self.promised.pop();
+        self.add_loose(part.fingerprint, twin);
         Some(Place::Own)
     }
 
     /// The cell of a part, if it has one.
     pub(crate) fn cell(&mut self, part: &Part<'_>, place: Place) -> Option<&mut Cell> {
         match place {
-            Place::Own => self.shard(part.fingerprint).cells.get_mut(part.fingerprint),
+            Place::Own => self.own(part.fingerprint),
             Place::Shared => {
                 let bucket = self.bucket(part);
                 self.overflow().get_mut(bucket)
             }
+        }
+    }
+
+    /// The cell of a key's own, if it has one.
+    fn own(&mut self, fingerprint: u64) -> Option<&mut Cell> {
+        match self.loose.iter().position(|(key, _)| *key == fingerprint) {
+            Some(place) => Some(&mut self.loose[place].1),
+            None => self.shard(fingerprint).cells.get_mut(fingerprint.into()),
         }
     }
 
@@ -186,7 +271,7 @@ impl<'a> Locked<'a> {
         if self.cell(part, place).is_none() {
             let cell = Cell::new(part.limit);
             match place {
-                Place::Own => self.shard(part.fingerprint).cells.insert(part.fingerprint, cell),
+                Place::Own => self.add_loose(part.fingerprint, cell),
                 Place::Shared => {
                     let bucket = self.bucket(part);
                     self.overflow().insert(bucket, cell);
@@ -204,14 +289,18 @@ impl<'a> Locked<'a> {
     pub(crate) fn drop_if_recovered(&mut self, part: &Part<'_>, place: Place, now: Micros) {
         let recovered = self.cell(part, place).is_some_and(|cell| cell.is_recovered(now));
         if recovered && place == Place::Own {
-            self.shard(part.fingerprint).cells.remove(part.fingerprint);
+            self.take_loose(part.fingerprint);
+            self.shard(part.fingerprint).cells.remove(part.fingerprint.into());
         }
     }
 
     /// Bytes that a hold on this part will allocate beside its cell.
     pub(crate) fn hold_growth(&mut self, part: &Part<'_>) -> usize {
-        let cell = self.shard(part.fingerprint).cells.get(part.fingerprint);
-        cell.map_or(Holds::NONE, Cell::holds).growth()
+        let cells = &self.shard(part.fingerprint).cells;
+        match cells.get(part.fingerprint.into()) {
+            Some(cell) => cell.holds().growth(),
+            None => cells.growth(1) + Holds::NONE.growth(),
+        }
     }
 
     /// Has the budget room for `bytes` more? If not, looks for cells that can go.
@@ -221,7 +310,7 @@ impl<'a> Locked<'a> {
             return true;
         }
         for (_, shard) in &mut self.shards {
-            shard.cells.sweep(Memory::SWEEP_WHEN_FULL, |cell| cell.is_recovered(now));
+            shard.sweep(memory, Memory::SWEEP_WHEN_FULL, now);
         }
         memory.reclaim(now);
         memory.budget.has_room_for(bytes)
@@ -242,9 +331,14 @@ impl<'a> Locked<'a> {
         let index = self.memory.shard_of(part.fingerprint);
         let count = 1 + self.promised.iter().filter(|promised| **promised == index).count();
         let bytes = self.promised_bytes + heap;
-        let cells = &mut self.shard(part.fingerprint).cells;
-        cells.sweep(Self::SWEEP_IN_PASSING, |cell| cell.is_recovered(now));
-        let has_room = cells.has_room_for(count, bytes);
+        let memory = self.memory;
+        let is_small = memory.numbers.of(part.limit).is_some();
+        let loose = self.loose.iter().filter(|(key, _)| memory.shard_of(*key) == index).count();
+        let shard = self.shard(part.fingerprint);
+        shard.sweep(memory, Memory::SWEEP_IN_PASSING, now);
+        let growth =
+            if is_small { shard.small.growth(count + loose) } else { shard.cells.growth(count) };
+        let has_room = memory.budget.has_room_for(growth + bytes);
         if has_room {
             self.promised.push(index);
             self.promised_bytes = bytes;
@@ -276,6 +370,12 @@ impl<'a> Locked<'a> {
             false => part.fingerprint % Self::OVERFLOW_BUCKETS,
         };
         self.memory.fingerprints.of((part.limit.state(), "overflow", nth))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.put_back();
     }
 }
 

@@ -2,29 +2,38 @@
 //!
 //! # Layout
 //!
-//! - `decide`: calls with charges. `settle`: calls about a hold.
+//! - `quick`: checks of limits that keep two numbers. `decide`: all calls with charges. `settle`:
+//!   calls about a hold.
 //! - `locked`: which shards a call locks, where each of its charges finds its cell, and what
 //!   happens when there is no room for a new one.
-//! - `cell`: a limit's state for one key. `table`: cells by fingerprint. `budget`: bytes.
+//! - `small`: states of two numbers by fingerprint. `numbers`: the limits that they belong to.
+//! - `cell`: any other state, with its holds. `table`: cells by fingerprint. `budget`: bytes.
 
 mod budget;
 mod cell;
 mod decide;
 mod locked;
+mod numbers;
+mod quick;
 mod settle;
+mod small;
 mod table;
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 use tidegate_core::{Cost, Expiry, Micros};
 
 use self::budget::Budget;
 use self::cell::Cell;
 use self::locked::{Locked, Place};
+use self::numbers::Numbers;
+use self::small::{LimitNumber, Small};
 use self::table::{HeapBytes, Table};
 use crate::key::Fingerprints;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::{
     Answer, Call, Clock, Decision, Engine, EngineError, Health, Inspection, Key, Op, RuleLimit,
     SystemClock,
@@ -49,17 +58,38 @@ pub struct Memory {
     /// How many overflow cells there are, so that most calls need not lock them.
     overflowing: AtomicUsize,
     fingerprints: Fingerprints,
+    numbers: Numbers,
     budget: Arc<Budget>,
     /// A share of the cap of its own, so that there is always room to count in.
     overflow_budget: Arc<Budget>,
     /// The shard that will be swept next on behalf of others.
     reclaim_next: AtomicUsize,
+    /// When one was last swept thoroughly.
+    swept_thoroughly: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
+/// A key is small or has a cell, or neither while it is unused.
 struct Shard {
+    small: Small,
     cells: Table<Cell>,
     once: Table<Once>,
+}
+
+impl Shard {
+    fn new(budget: &Arc<Budget>) -> Self {
+        Self { small: Small::new(budget), cells: Table::new(budget), once: Table::new(budget) }
+    }
+
+    fn has_cell(&self, fingerprint: u64) -> bool {
+        self.cells.len() > 0 && self.cells.get(fingerprint.into()).is_some()
+    }
+
+    /// Looks at the next `steps` entries of each kind and drops those that have recovered.
+    fn sweep(&mut self, memory: &Memory, steps: usize, now: Micros) {
+        self.sweep_small(memory, steps, now, None);
+        self.cells.sweep(steps, |cell| cell.is_recovered(now));
+    }
 }
 
 /// A call that was charged under an id.
@@ -73,6 +103,9 @@ struct Once {
 struct Reserved {
     parts: Vec<HeldPart>,
     expiry: Expiry,
+    /// Made by an entry: there is one for every request and nobody asks how it ended, so that it is
+    /// forgotten when it is settled.
+    is_entry: bool,
     settled: Option<(Option<Cost>, Decision)>,
     forget_at: Micros,
 }
@@ -80,7 +113,7 @@ struct Reserved {
 #[derive(Clone)]
 struct HeldPart {
     limit: Arc<RuleLimit>,
-    fingerprint: u128,
+    fingerprint: u64,
     cost: Cost,
 }
 
@@ -91,6 +124,11 @@ impl Memory {
     const SWEEP_WHEN_FULL: usize = 64;
     /// Shards that are swept when there is no room.
     const RECLAIM_SHARDS: usize = 4;
+    /// Small entries of a shard that are looked at once in a while when there is no room: so many that
+    /// one whose keys have recovered soon gives its memory back.
+    const SWEEP_THOROUGHLY: usize = 4_096;
+    /// How long it takes at least from one thorough sweep to the next. One takes some 30 us.
+    const THOROUGH_EVERY: Micros = Micros::from_millis(1);
 
     /// Settings for an engine.
     pub fn builder() -> MemoryBuilder {
@@ -101,13 +139,25 @@ impl Memory {
         lock(&self.shards[index])
     }
 
-    /// The top bits choose the shard, the low ones the place in it.
-    fn shard_of(&self, fingerprint: u128) -> usize {
-        usize::try_from(fingerprint >> 96).unwrap_or(0) % self.shards.len()
+    /// The upper half of the bits chooses the shard, the lower one the place in it.
+    fn shard_of(&self, fingerprint: u64) -> usize {
+        (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
-    fn fingerprint(&self, limit: &RuleLimit, key: Key<'_>) -> u128 {
-        self.fingerprints.of((limit.state(), key))
+    fn is_overflowing(&self) -> bool {
+        self.overflowing.load(Ordering::Relaxed) > 0
+    }
+
+    /// The numbers of limits that entries go by.
+    fn numbers_in_use(&self) -> HashSet<LimitNumber> {
+        let mut numbers = HashSet::new();
+        for index in 0..self.shards.len() {
+            let shard = self.shard(index);
+            numbers.extend(shard.small.iter().map(|entry| entry.limit));
+            // A cell may become an entry before the numbers are freed.
+            numbers.extend(shard.cells.iter().filter_map(|cell| self.numbers.of(cell.limit())));
+        }
+        numbers
     }
 
     fn budget_of(&self, place: Place) -> &Budget {
@@ -120,20 +170,32 @@ impl Memory {
     /// Sweeps a few shards that nobody has locked. Called when there is no room, so that what has
     /// recovered anywhere makes room everywhere.
     fn reclaim(&self, now: Micros) {
+        let last = self.swept_thoroughly.load(Ordering::Relaxed);
+        let is_due = now.get().abs_diff(last) >= Self::THOROUGH_EVERY.get();
+        let mut thoroughly = is_due
+            && (self.swept_thoroughly)
+                .compare_exchange(last, now.get(), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
         for _ in 0..Self::RECLAIM_SHARDS.min(self.shards.len()) {
             let index = self.reclaim_next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            if let Ok(mut shard) = self.shards[index].try_lock() {
-                shard.cells.sweep(Self::SWEEP_WHEN_FULL, |cell| cell.is_recovered(now));
+            if let Some(mut shard) = try_lock(&self.shards[index]) {
+                if std::mem::take(&mut thoroughly) {
+                    shard.sweep_small(self, Self::SWEEP_THOROUGHLY, now, None);
+                }
+                shard.sweep(self, Self::SWEEP_WHEN_FULL, now);
                 shard.once.sweep(Self::SWEEP_WHEN_FULL, |record| record.has_expired(now));
             }
-            if let Ok(mut holds) = self.holds[index].try_lock() {
+            if let Some(mut holds) = try_lock(&self.holds[index]) {
                 holds.sweep(Self::SWEEP_WHEN_FULL, |reserved| reserved.may_go(now));
             }
         }
     }
 
-    fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
+    /// Decides a call that is not quickly done.
+    #[inline(never)]
+    fn decide_with_care(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
         call.validate()?;
+        self.numbers.tidy(|| self.numbers_in_use());
         match call.op {
             Op::Settle { id, cost } => self.settle(id, cost),
             Op::Renew { id, ttl } => self.renew(id, ttl),
@@ -148,7 +210,7 @@ impl Memory {
             once: None,
         };
         look.validate()?;
-        let parts = locked::parts(self, look.charges);
+        let parts = locked::parts(look.charges);
         let mut locked = Locked::new(self, &parts, None);
         let part = parts[0];
         let place = locked.place(&part, Op::Peek, self.clock.now())?;
@@ -163,7 +225,10 @@ impl Memory {
 
 impl Engine for Memory {
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
-        Answer::Ready(self.decide_now(&call))
+        match self.quick(&call) {
+            Some(decision) => Answer::Ready(Ok(decision)),
+            None => Answer::Ready(self.decide_with_care(&call)),
+        }
     }
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
@@ -171,7 +236,8 @@ impl Engine for Memory {
     }
 
     fn health(&self) -> Health {
-        let own: usize = (0..self.shards.len()).map(|i| self.shard(i).cells.len()).sum();
+        let keys = |shard: MutexGuard<'_, Shard>| shard.small.len() + shard.cells.len();
+        let own: usize = (0..self.shards.len()).map(|index| keys(self.shard(index))).sum();
         let keys = own + self.overflowing.load(Ordering::Relaxed);
         let bytes = self.budget.used() + self.overflow_budget.used();
         Health::up(Some(keys as u64), bytes as u64)
@@ -217,21 +283,24 @@ impl MemoryBuilder {
 
     /// The engine.
     pub fn build(self) -> Memory {
+        // The first reading sets some clocks up. Nobody should wait for that under a lock.
+        self.clock.now();
         let overflow_bytes = (self.cap_bytes / 16).max(8 << 10);
         let budget = Arc::new(Budget::new(self.cap_bytes - overflow_bytes));
         let overflow_budget = Arc::new(Budget::new(overflow_bytes));
         // Small caps get few shards, so that what every shard has in reserve stays small too.
-        let shards = (self.cap_bytes >> 16).clamp(1, 64);
-        let shard = || Mutex::new(Shard { cells: Table::new(&budget), once: Table::new(&budget) });
+        let shards = (self.cap_bytes >> 16).clamp(1, 256);
         Memory {
-            shards: (0..shards).map(|_| shard()).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::new(&budget))).collect(),
             holds: (0..shards).map(|_| Mutex::new(Table::new(&budget))).collect(),
             overflow: Mutex::new(Table::new(&overflow_budget)),
             overflowing: AtomicUsize::new(0),
             fingerprints: Fingerprints::default(),
+            numbers: Numbers::default(),
             budget,
             overflow_budget,
             reclaim_next: AtomicUsize::new(0),
+            swept_thoroughly: AtomicU64::new(0),
             clock: self.clock,
         }
     }
@@ -267,4 +336,13 @@ impl std::error::Error for Full {}
 /// Nothing in here panics, as far as we know; if it does, going on is better than denying everyone.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same without waiting.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

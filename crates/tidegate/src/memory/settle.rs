@@ -1,6 +1,6 @@
 //! Calls about a hold: its end, and its renewal.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Expiry, Hold, Micros, Verdict};
@@ -9,6 +9,7 @@ use super::locked::{Locked, Part, Parts, Place, peek};
 use super::table::Table;
 use super::{Full, HeldPart, Memory, Reserved, lock};
 use crate::engine::Refusal;
+use crate::sync::MutexGuard;
 use crate::{Decision, EngineError, HoldId, Op, RuleLimit, Source};
 
 /// The holds that share a shard with the one a call is about.
@@ -40,14 +41,17 @@ impl HoldsLocked<'_> {
 }
 
 impl Memory {
-    /// Locks the place of a hold that `op` wants to make, if it does.
+    /// Locks the place of a hold that `op` wants to make on any of the parts, if it does.
     pub(super) fn lock_hold_of(
         &self,
         op: Op,
         parts: &Parts<'_>,
     ) -> Result<Option<HoldsLocked<'_>>, EngineError> {
-        let Op::Hold { id, ttl, .. } = op else { return Ok(None) };
-        check_ttl(ttl, parts.iter().map(|part| part.limit))?;
+        let held = || parts.iter().filter(|part| part.is_set_aside(op)).map(|part| part.limit);
+        let Some((id, ttl, _)) = op.hold().filter(|_| held().next().is_some()) else {
+            return Ok(None);
+        };
+        check_ttl(ttl, held())?;
         let holds = self.lock_holds(id);
         if holds.0.get(id.get()).is_some() {
             return Err(Refusal::IdReused.into());
@@ -141,13 +145,16 @@ impl Memory {
             return Err(Refusal::UnknownHold.into());
         }
         let mut decision = change(reserved, &parts, &mut locked, now)?;
+        if reserved.is_entry && reserved.settled.is_some() {
+            holds.0.remove(id.get());
+        }
         let deciding = held_parts.iter().filter(|part| !part.limit.is_shadow());
         decision.held = deciding.map(|part| part.limit.clone()).collect();
         Ok(decision)
     }
 
     fn lock_holds(&self, id: HoldId) -> HoldsLocked<'_> {
-        HoldsLocked(lock(&self.holds[self.shard_of(id.get())]))
+        HoldsLocked(lock(&self.holds[self.shard_of(id.low_bits())]))
     }
 }
 

@@ -51,6 +51,11 @@ impl<V: HeapBytes> Table<V> {
         self.chunks.get_mut(place / Self::CHUNK)?.get_mut(place % Self::CHUNK).map(|(_, v)| v)
     }
 
+    /// Every value.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &V> {
+        self.chunks.iter().flatten().map(|(_, value)| value)
+    }
+
     /// Has the budget room for `count` more values, with `heap` bytes beyond their own size?
     pub(crate) fn has_room_for(&self, count: usize, heap: usize) -> bool {
         self.budget.has_room_for(self.growth(count) + heap)
@@ -118,7 +123,7 @@ impl<V: HeapBytes> Table<V> {
     }
 
     /// Bytes that `count` more values will allocate on top.
-    fn growth(&self, count: usize) -> usize {
+    pub(crate) fn growth(&self, count: usize) -> usize {
         let chunks = (self.len + count).div_ceil(Self::CHUNK).saturating_sub(self.chunks.len());
         let mut growth = chunks * Self::CHUNK * size_of::<(u128, V)>();
         if self.chunks.len() + chunks > self.chunks.capacity() {

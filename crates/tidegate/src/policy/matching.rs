@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use tidegate_core::Cost;
+
 use super::spelling::one_spelling;
 
 use crate::InvalidRule;
@@ -29,6 +31,10 @@ pub trait Request {
     fn client_ip(&self) -> Option<IpAddr>;
     /// Was it passed on by a proxy that is trusted? Only then its word about a cost counts.
     fn is_vouched_for(&self) -> bool;
+    /// What it costs, if whoever asks knows; else the rule says.
+    fn cost(&self) -> Option<Cost> {
+        None
+    }
 }
 
 impl<R: Request + ?Sized> Request for &R {
@@ -66,6 +72,10 @@ impl<R: Request + ?Sized> Request for &R {
 
     fn is_vouched_for(&self) -> bool {
         (**self).is_vouched_for()
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        (**self).cost()
     }
 }
 

@@ -24,7 +24,7 @@ pub use self::plan::{About, Plan, Question, Step};
 pub(crate) use self::plan::{Charges, Lists};
 pub use self::rule::{Enforcement, Entry, Override, PolicyRule, RuleDraft, Then};
 pub use self::spelling::one_spelling;
-pub use self::subject::{InvalidKeyPart, KeyPart, OnMissingKey, instance};
+pub use self::subject::{InvalidKeyPart, KeyPart, MISSING, OnMissingKey, instance};
 use crate::rule::InvalidRule;
 use crate::{Rule, RuleLimit};
 
@@ -85,6 +85,15 @@ impl Policy {
     /// The rules that may be about a request for this path, in order.
     fn candidates(&self, path: &str) -> impl Iterator<Item = &PolicyRule> {
         self.by_path.candidates(path).into_iter().map(|place| &*self.rules[place])
+    }
+
+    /// The one limit that every key is under, if there is no more to the policy than that: no list, no
+    /// override, nothing to be found out about the key.
+    pub fn plain_limit(&self) -> Option<&Arc<RuleLimit>> {
+        match &*self.rules {
+            [only] => only.plain_limit(),
+            _ => None,
+        }
     }
 
     /// What looks like a mistake, although it can be obeyed.

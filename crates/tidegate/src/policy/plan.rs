@@ -1,6 +1,7 @@
 //! What a policy wants charged for one request or question.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Micros, Verdict, Wait};
@@ -10,7 +11,7 @@ use super::matching::Request;
 use super::rule::{Listed, PolicyRule};
 use super::subject::{KeyPart, MISSING, OnMissingKey};
 use crate::engine::Refusal;
-use crate::{Call, Charge, Decision, Key, Rule, RuleLimit, Source};
+use crate::{Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source};
 
 /// The charges of one call.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
@@ -51,6 +52,14 @@ impl<'p> Steps<'p> {
             Self::Many(steps) => steps,
         }
     }
+
+    fn as_mut_slice(&mut self) -> &mut [Step<'p>] {
+        match self {
+            Self::None => &mut [],
+            Self::One(step) => std::slice::from_mut(step),
+            Self::Many(steps) => steps,
+        }
+    }
 }
 
 /// One rule on one key.
@@ -59,8 +68,18 @@ pub struct Step<'p> {
     rule: &'p Rule,
     key: SubjectKey<'p>,
     cost: Cost,
-    /// Limits that count holders are left out: nobody would tell them when the request ends.
-    charges_only: bool,
+    holders: Holders,
+}
+
+/// What becomes of the limits that count holders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holders {
+    /// They are left out: nobody would tell them when the request ends.
+    LeftOut,
+    /// They are asked for as many places as it costs.
+    AtCost,
+    /// They are asked for one place: whatever it costs, it is one holder.
+    One,
 }
 
 #[derive(Clone, Debug)]
@@ -158,7 +177,7 @@ impl Policy {
                 About::Own(rule) => {
                     let &Question { key, cost, .. } = question;
                     let key = SubjectKey::Given(key);
-                    plan.steps.push(Step { rule, key, cost, charges_only: false });
+                    plan.steps.push(Step { rule, key, cost, holders: Holders::AtCost });
                     continue;
                 }
             };
@@ -169,6 +188,15 @@ impl Policy {
     }
 
     /// What is to be charged to one key under every rule.
+    pub fn plan_key<'p>(
+        &'p self,
+        key: Key<'p>,
+        cost: Cost,
+        now: Micros,
+    ) -> Result<Plan<'p>, Refusal> {
+        self.plan_all(key, cost, Lists::Count, now)
+    }
+
     pub(crate) fn plan_all<'p>(
         &'p self,
         key: Key<'p>,
@@ -235,6 +263,9 @@ fn named_subject<'p>(rule: &PolicyRule, key: Key<'p>) -> (SubjectKey<'p>, Option
 }
 
 fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
+    if let Some(cost) = request.cost() {
+        return cost;
+    }
     let header = rule.cost_header.as_deref().filter(|_| request.is_vouched_for());
     let given = header.and_then(|name| request.header(name)).map(str::trim);
     match given {
@@ -272,7 +303,7 @@ impl<'p> Plan<'p> {
         if made.is_valid() {
             let limits = rule.limits_of(made, now);
             let key = SubjectKey::Made(key);
-            self.steps.push(Step { rule: limits, key, cost, charges_only: true });
+            self.steps.push(Step { rule: limits, key, cost, holders: Holders::LeftOut });
         } else if rule.decides() {
             return Err(Refusal::KeyTooLong);
         } else {
@@ -303,7 +334,7 @@ impl<'p> Plan<'p> {
             Listed::Allowed => self.exempt.push(rule),
             Listed::Nowhere => {
                 let limits = rule.limits_of(key.key(), now);
-                self.steps.push(Step { rule: limits, key, cost, charges_only: false });
+                self.steps.push(Step { rule: limits, key, cost, holders: Holders::AtCost });
             }
         }
         Ok(())
@@ -314,14 +345,49 @@ impl<'p> Plan<'p> {
         if charges > Call::MAX_CHARGES { Err(Refusal::ChargeCount(charges)) } else { Ok(self) }
     }
 
+    /// The same with holders counted: one place in every limit that counts them, whatever the cost.
+    /// A request that costs 5 is still one holder. Where such limits were left out they are put in,
+    /// and a plan that grows beyond [`Call::MAX_CHARGES`] by that is refused.
+    ///
+    /// It is for whoever says when the work is done: see [`passing`](Self::passing).
+    pub fn entering(mut self) -> Result<Self, Refusal> {
+        for step in self.steps.as_mut_slice() {
+            step.holders = Holders::One;
+        }
+        self.check_size()
+    }
+
+    /// The operation by which it passes: [`Op::Enter`] under a new name and for the shortest
+    /// [`lease`](Self::lease), if there is one, else [`Op::Check`].
+    pub fn passing(&self) -> Result<Op, EngineError> {
+        Ok(match self.lease().filter(|_| self.denied.is_none()) {
+            Some(ttl) => Op::Enter { id: HoldId::random()?, ttl },
+            None => Op::Check,
+        })
+    }
+
+    /// How long a holder may stay without renewing: the shortest lease among the planned limits, if
+    /// any of them counts holders.
+    pub fn lease(&self) -> Option<Micros> {
+        self.limits().filter_map(|limit| limit.limit().lease()).min()
+    }
+
     /// The rules that apply, each with its key, in order.
     pub fn steps(&self) -> &[Step<'p>] {
         self.steps.as_slice()
     }
 
     /// The limits in the order of the charges.
-    pub fn limits(&self) -> impl Iterator<Item = &std::sync::Arc<RuleLimit>> {
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<RuleLimit>> {
         self.steps().iter().flat_map(Step::limits)
+    }
+
+    /// The limits that a decision about this plan has verdicts of, in order: those that decide, or
+    /// the first of the rule that denies without asking an engine.
+    pub fn deciding(&self) -> impl Iterator<Item = &Arc<RuleLimit>> {
+        let of_list = self.denied.and_then(|rule| rule.rule().limits().first());
+        let of_engine = self.limits().filter(|limit| self.denied.is_none() && !limit.is_shadow());
+        of_list.into_iter().chain(of_engine)
     }
 
     /// The charges for an engine.
@@ -331,8 +397,8 @@ impl<'p> Plan<'p> {
 
     pub(crate) fn charges_with<'a>(&'a self, who: Option<&'a str>) -> Charges<'a> {
         let of = |step: &'a Step<'p>| {
-            let (key, cost) = (step.key.key(), step.cost);
-            step.limits().map(move |limit| Charge { limit, key, cost, who })
+            let key = step.key.key();
+            step.limits().map(move |limit| Charge { limit, key, cost: step.cost_to(limit), who })
         };
         self.steps().iter().flat_map(of).collect()
     }
@@ -382,17 +448,23 @@ impl<'p> Step<'p> {
         self.key.key()
     }
 
-    /// How much is charged.
+    /// How much is charged. In an [entering](Plan::entering) plan, limits that count holders are
+    /// asked for one place instead.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 
+    fn cost_to(&self, limit: &RuleLimit) -> Cost {
+        match self.holders {
+            Holders::One if limit.limit().lease().is_some() => Cost::ONE,
+            _ => self.cost,
+        }
+    }
+
     /// The limits that are charged.
-    pub fn limits(&self) -> impl Iterator<Item = &'p std::sync::Arc<RuleLimit>> {
-        let charges_only = self.charges_only;
-        let counts = move |limit: &&std::sync::Arc<RuleLimit>| {
-            !charges_only || limit.limit().lease().is_none()
-        };
+    pub fn limits(&self) -> impl Iterator<Item = &'p Arc<RuleLimit>> {
+        let left_out = self.holders == Holders::LeftOut;
+        let counts = move |limit: &&Arc<RuleLimit>| !left_out || limit.limit().lease().is_none();
         self.rule.limits().iter().filter(counts)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{Limit, Micros};
@@ -11,7 +12,7 @@ use super::matching::Match;
 use super::subject::{KeyPart, OnMissingKey};
 use crate::address::{Client, Network};
 use crate::rule::{InvalidRule, new_generations};
-use crate::{Key, OnStoreFailure, Rule};
+use crate::{Key, OnStoreFailure, Rule, RuleLimit};
 
 /// A rule as somebody writes it down. [`PolicyRule::new`] makes a rule of it.
 #[derive(Clone, Default, Debug)]
@@ -285,6 +286,23 @@ impl PolicyRule {
             Some(_) => self.afterwards.as_ref().unwrap_or(&self.rule),
             None => &self.rule,
         }
+    }
+
+    /// Must the client's address be known? It is part of the key, or a list has networks.
+    pub fn needs_client_ip(&self) -> bool {
+        let mut entries = self.allow.iter().chain(&self.deny);
+        self.counts_addresses() || entries.any(|entry| entry.network.is_some())
+    }
+
+    /// The one limit that every key is under, if there is no more to the rule than that.
+    pub(super) fn plain_limit(&self) -> Option<&Arc<RuleLimit>> {
+        let [limit] = self.rule.limits() else { return None };
+        let is_plain = self.overrides.all.is_empty()
+            && !self.has_lists()
+            && !self.counts_addresses()
+            && !limit.is_shadow()
+            && limit.limit().lease().is_none();
+        is_plain.then_some(limit)
     }
 
     /// All limits that some key may be under.

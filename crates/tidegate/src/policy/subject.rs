@@ -58,8 +58,8 @@ impl KeyPart {
     }
 }
 
-/// Stands where a part is missing. No header can be like it, so that an empty value stays apart.
-pub(super) const MISSING: &str = "\0";
+/// Stands in a key where a part is missing. No header can be like it, so that an empty value stays apart.
+pub const MISSING: &str = "\0";
 
 /// A name for this process, drawn when it is first asked for.
 pub fn instance() -> &'static str {

@@ -1,21 +1,18 @@
 //! Which of a few words someone meant to write.
 
-/// Longer words are not compared; no word of the notation comes near.
-const LONGEST: usize = 24;
+/// Longer words are not compared; no word of ours comes near.
+const LONGEST: usize = 32;
 
 /// The one of `words` that `written` was meant to be, if that is plain: another case, `_` for `-`,
-/// a beginning that only one of them has, or a slip or two of the keyboard.
-pub(super) fn closest<'w>(
-    written: &str,
-    words: impl Iterator<Item = &'w str> + Clone,
-) -> Option<&'w str> {
+/// a beginning that only one of them has, or a slip or two of the keyboard. The words are plain ASCII.
+pub fn closest<'w>(written: &str, words: impl Iterator<Item = &'w str> + Clone) -> Option<&'w str> {
     if written.len() > LONGEST {
         return None;
     }
     let written = written.to_lowercase().replace('_', "-");
     words
         .clone()
-        .find(|word| *word == written)
+        .find(|word| letters(word).eq(written.chars()))
         .or_else(|| only_word_beginning(&written, words.clone()))
         .or_else(|| nearest(&written, words))
 }
@@ -27,7 +24,8 @@ fn only_word_beginning<'w>(
     if start.len() < 3 {
         return None;
     }
-    let mut matching = words.filter(|word| word.starts_with(start));
+    let begins = |word: &&str| start.chars().zip(letters(word)).filter(|(a, b)| a == b).count();
+    let mut matching = words.filter(|word| begins(word) == start.chars().count());
     // `min` begins `mins` and `minute`, but it would have been found as a word before.
     matching.next().filter(|_| matching.next().is_none())
 }
@@ -46,31 +44,34 @@ fn nearest<'w>(written: &str, words: impl Iterator<Item = &'w str>) -> Option<&'
         .map(|(_, word)| word)
 }
 
+/// The letters of a word, in which `_` is as good as `-`.
+fn letters(word: &str) -> impl Iterator<Item = char> {
+    word.chars().map(|letter| if letter == '_' { '-' } else { letter })
+}
+
 /// How many letters were added, left out, replaced or swapped with their neighbour.
 fn slips(written: &str, word: &str) -> usize {
-    let word = word.as_bytes();
     if word.len() > LONGEST {
         return usize::MAX;
     }
+    let mut before = None;
     // Rows of the usual table, a column per letter of `word`; a swap looks two rows back.
     let mut before_last = [0; LONGEST + 1];
     let mut last: [usize; LONGEST + 1] = core::array::from_fn(|column| column);
     let mut previous = None;
     for (row, letter) in written.chars().enumerate() {
         let mut this = [row + 1; LONGEST + 1];
-        for (column, &expected) in word.iter().enumerate() {
-            let expected = char::from(expected);
+        for (column, expected) in letters(word).enumerate() {
             let replaced = last[column] + usize::from(letter != expected);
             this[column + 1] = replaced.min(last[column + 1] + 1).min(this[column] + 1);
-            let swapped =
-                column > 0 && previous == Some(expected) && char::from(word[column - 1]) == letter;
-            if swapped {
+            if column > 0 && previous == Some(expected) && before == Some(letter) {
                 this[column + 1] = this[column + 1].min(before_last[column - 1] + 1);
             }
+            before = Some(expected);
         }
         (before_last, last, previous) = (last, this, Some(letter));
     }
-    last[word.len()]
+    last[letters(word).count().min(LONGEST)]
 }
 
 #[cfg(test)]

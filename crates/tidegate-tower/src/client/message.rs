@@ -1,0 +1,168 @@
+//! What the layer sees of a call and of its answer.
+
+use std::borrow::Cow;
+
+use http::header::HOST;
+use http::uri::Authority;
+use http::{HeaderMap, Method, StatusCode, Uri};
+
+use crate::extract::normal_host;
+
+/// A request whose head can be seen before it is sent.
+pub trait HttpRequest {
+    /// Its head.
+    fn head(&self) -> Head<'_>;
+}
+
+/// An answer whose head can be seen when it arrives. The body is left alone.
+pub trait HttpResponse {
+    /// Its status.
+    fn status(&self) -> StatusCode;
+
+    /// Its headers.
+    fn headers(&self) -> &HeaderMap;
+}
+
+/// Method, URI and headers of a call that is about to be sent.
+#[derive(Clone, Debug)]
+pub struct Head<'a> {
+    method: &'a Method,
+    uri: Cow<'a, Uri>,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> Head<'a> {
+    /// The head of a request.
+    pub fn new(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap) -> Self {
+        Self { method, uri: Cow::Borrowed(uri), headers }
+    }
+
+    /// The method.
+    pub fn method(&self) -> &Method {
+        self.method
+    }
+
+    /// The URI.
+    pub fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &HeaderMap {
+        self.headers
+    }
+
+    /// Who is called: the host in lower case, and the port unless it is the scheme's own. This is
+    /// the key unless another is chosen.
+    ///
+    /// Without a host in the URI it is that of the `Host` header. Without either it is empty: such
+    /// calls go through a client that knows its one far side, as a gRPC channel does, and count
+    /// together.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tidegate_tower::client::HttpRequest;
+    /// let request = Request::get("https://API.example.com:443/items").body(())?;
+    /// assert_eq!(request.head().authority(), "api.example.com");
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    pub fn authority(&self) -> String {
+        let usual_port = match self.uri.scheme_str() {
+            Some("http" | "ws") => Some(80),
+            Some("https" | "wss") => Some(443),
+            _ => None,
+        };
+        let from_header = || self.headers.get(HOST)?.to_str().ok()?.parse().ok();
+        let authority: Option<Cow<'_, Authority>> =
+            self.uri.authority().map(Cow::Borrowed).or_else(|| from_header().map(Cow::Owned));
+        let Some(authority) = authority else { return String::new() };
+        let host = authority.host();
+        let host = normal_host(host).map_or_else(|| host.to_ascii_lowercase(), Cow::into_owned);
+        match authority.port_u16().filter(|port| Some(*port) != usual_port) {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        }
+    }
+}
+
+impl<B> HttpRequest for http::Request<B> {
+    fn head(&self) -> Head<'_> {
+        Head::new(self.method(), self.uri(), self.headers())
+    }
+}
+
+impl<B> HttpResponse for http::Response<B> {
+    fn status(&self) -> StatusCode {
+        self.status()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl HttpRequest for reqwest::Request {
+    fn head(&self) -> Head<'_> {
+        // What is not a URI to `http` cannot be sent either; reqwest will say so.
+        let uri = self.url().as_str().parse().unwrap_or_default();
+        Head { method: self.method(), uri: Cow::Owned(uri), headers: self.headers() }
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl HttpResponse for reqwest::Response {
+    fn status(&self) -> StatusCode {
+        self.status()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_far_side_are_one_key() {
+        for (uri, host, authority) in [
+            ("http://Example.COM/", None, "example.com"),
+            ("http://example.com.:80/a?b", None, "example.com"),
+            ("https://example.com:443", None, "example.com"),
+            ("https://example.com:80", None, "example.com:80"),
+            ("http://example.com:443", None, "example.com:443"),
+            ("http://user:pw@example.com:8080/", None, "example.com:8080"),
+            ("http://example.com:/", None, "example.com"),
+            ("wss://example.com:443", None, "example.com"),
+            ("http://[::1]:8080/", None, "[::1]:8080"),
+            ("http://127.0.0.1:3000/", Some("example.com"), "127.0.0.1:3000"),
+            ("/path", Some("Example.com:8080"), "example.com:8080"),
+            ("/path", Some("no host\"at all"), ""),
+            ("/path", None, ""),
+            ("example.com:443", None, "example.com:443"),
+            ("other://example.com:1/", None, "example.com:1"),
+        ] {
+            let mut request = http::Request::get(uri).body(()).unwrap();
+            if let Some(host) = host {
+                request.headers_mut().insert(HOST, host.parse().unwrap());
+            }
+            assert_eq!(request.head().authority(), authority, "{uri} {host:?}");
+        }
+    }
+
+    #[cfg(feature = "reqwest")]
+    #[test]
+    fn a_request_of_reqwest_has_the_same_key() {
+        for (url, authority) in [
+            ("http://Example.COM:80/a#fragment", "example.com"),
+            ("https://example.com:8443/?q=%20", "example.com:8443"),
+            ("http://bücher.example/", "xn--bcher-kva.example"),
+            ("data:text/plain,hello", ""),
+        ] {
+            let request = reqwest::Request::new(Method::GET, url.parse().unwrap());
+            assert_eq!(request.head().authority(), authority, "{url}");
+        }
+    }
+}

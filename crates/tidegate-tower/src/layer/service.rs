@@ -1,0 +1,134 @@
+//! The service that a layer makes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::body::{LimitedBody, ResponseBody};
+use super::future::ResponseFuture;
+use super::gate::Gate;
+use super::outcome::Outcome;
+
+/// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    inner: S,
+    gate: Arc<Gate>,
+}
+
+impl<S> RateLimit<S> {
+    pub(super) fn new(inner: S, gate: Arc<Gate>) -> Self {
+        Self { inner, gate }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for RateLimit<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: ResponseBody,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, B>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> ResponseFuture<S, B> {
+        let (head, body) = request.into_parts();
+        let outcome = match self.gate.now(&head) {
+            Some(Outcome::Deny(response)) => return ResponseFuture::denied(response),
+            Some(Outcome::Pass(passed)) if !passed.has_turn() => {
+                return ResponseFuture::passing(&mut self.inner, passed, head, body);
+            }
+            outcome => outcome,
+        };
+        // The service that is ready is this one, so the other stays behind.
+        let other = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, other);
+        let gate = self.gate.clone();
+        let deciding = Box::pin(async move {
+            let outcome = match outcome {
+                Some(Outcome::Pass(mut passed)) => {
+                    passed.wait_for_turn().await;
+                    Outcome::Pass(passed)
+                }
+                _ => gate.later(&head).await,
+            };
+            (head, outcome)
+        });
+        ResponseFuture::deciding(ready, deciding, body)
+    }
+}
+
+impl<S: std::fmt::Debug> std::fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// A layer, or a service, that puts a [`LimitedBody`] around the bodies of the service behind it.
+#[derive(Clone, Debug)]
+pub struct AnyBody<T>(T);
+
+impl<T> AnyBody<T> {
+    pub(super) fn new(inner: T) -> Self {
+        Self(inner)
+    }
+}
+
+impl<L: Layer<AnyBody<S>>, S> Layer<S> for AnyBody<L> {
+    type Service = L::Service;
+
+    fn layer(&self, inner: S) -> L::Service {
+        self.0.layer(AnyBody(inner))
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for AnyBody<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+{
+    type Response = Response<LimitedBody<R>>;
+    type Error = S::Error;
+    type Future = AnyBodyFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        AnyBodyFuture { inner: self.0.call(request) }
+    }
+}
+
+pin_project! {
+    /// The answer of an [`AnyBody`].
+    #[derive(Debug)]
+    pub struct AnyBodyFuture<F> {
+        #[pin]
+        inner: F,
+    }
+}
+
+impl<F, R, E> Future for AnyBodyFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Body,
+{
+    type Output = Result<Response<LimitedBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(self.project().inner.poll(cx))?;
+        Poll::Ready(Ok(response.map(LimitedBody::new)))
+    }
+}

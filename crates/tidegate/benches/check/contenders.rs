@@ -1,0 +1,184 @@
+//! Who takes part, each as its own documentation would have it used.
+
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use governor::{DefaultKeyedRateLimiter, Quota};
+use tidegate::{Call, Charge, Cost, Engine, Limiter, Memory, Op, Rule, RuleLimit};
+
+use crate::keys::Part;
+
+/// A limiter that can be asked.
+pub(crate) trait Contender: Sync {
+    /// Asks about each of these keys once, and tells how many may pass.
+    fn allowed(&self, keys: Part<'_>) -> usize;
+}
+
+/// What every key is allowed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Allowance {
+    /// More than there will be: one permit a minute, and 50 million at once.
+    Ample,
+    /// One permit a day, and one at once.
+    Once,
+}
+
+impl Allowance {
+    const AMPLE: u32 = 50_000_000;
+
+    pub(crate) fn notation(self) -> String {
+        match self {
+            Self::Ample => format!("1/min burst {}", Self::AMPLE),
+            Self::Once => "1/d".to_owned(),
+        }
+    }
+
+    fn period(self) -> Duration {
+        Duration::from_secs(if self == Self::Ample { 60 } else { 86_400 })
+    }
+
+    fn burst(self) -> u32 {
+        if self == Self::Ample { Self::AMPLE } else { 1 }
+    }
+}
+
+/// Makes a contender with its limit.
+pub(crate) type Make = fn(Allowance) -> Box<dyn Contender>;
+
+/// All of them by name.
+pub(crate) const ALL: [(&str, Make); 4] = [
+    ("table", |allowance| Box::new(Table::new(&allowance.notation()))),
+    ("limiter", |allowance| Box::new(Whole::new(&allowance.notation()))),
+    ("governor", |allowance| Box::new(Governor::new(allowance))),
+    ("gcra", |allowance| Box::new(Gcra::new(allowance))),
+];
+
+/// Enough for any case but the flood.
+const CAP: usize = 4 << 30;
+
+/// The memory engine alone, asked with a charge.
+pub(crate) struct Table {
+    memory: Arc<Memory>,
+    limit: Arc<RuleLimit>,
+}
+
+impl Table {
+    pub(crate) fn new(notation: &str) -> Self {
+        Self::on(&Memory::builder().cap_bytes(CAP).build().into(), "bench", notation)
+    }
+
+    pub(crate) fn on(memory: &Arc<Memory>, rule: &str, notation: &str) -> Self {
+        let rule = Rule::new(rule, [notation.parse().unwrap()]).unwrap();
+        Self { memory: memory.clone(), limit: rule.limits()[0].clone() }
+    }
+
+    #[inline]
+    pub(crate) fn check(&self, key: &[u8]) -> bool {
+        let charge = Charge { limit: &self.limit, key: key.into(), cost: Cost::ONE, who: None };
+        let call = Call { op: Op::Check, charges: &[charge], once: None };
+        self.memory.decide(call).now().unwrap().allowed()
+    }
+}
+
+impl Contender for Table {
+    fn allowed(&self, keys: Part<'_>) -> usize {
+        match keys {
+            Part::Numbers(keys) => count(keys, |key| self.check(&key.to_ne_bytes())),
+            Part::Texts(keys) => count(keys, |key| self.check(key.as_bytes())),
+        }
+    }
+}
+
+/// The whole limiter.
+struct Whole(Limiter);
+
+impl Whole {
+    fn new(notation: &str) -> Self {
+        let memory = Memory::builder().cap_bytes(CAP).build();
+        Self(Limiter::new(memory, notation.parse().unwrap()))
+    }
+}
+
+impl Contender for Whole {
+    fn allowed(&self, keys: Part<'_>) -> usize {
+        let Self(limiter) = self;
+        match keys {
+            Part::Numbers(keys) => count(keys, |key| {
+                limiter.check_now(key.to_ne_bytes().as_slice()).unwrap().allowed()
+            }),
+            Part::Texts(keys) => count(keys, |key| limiter.check_now(key).unwrap().allowed()),
+        }
+    }
+}
+
+/// `governor` with its default store, a `DashMap`, and its default clock.
+struct Governor {
+    numbers: DefaultKeyedRateLimiter<u64>,
+    texts: DefaultKeyedRateLimiter<String>,
+}
+
+impl Governor {
+    fn new(allowance: Allowance) -> Self {
+        let quota = Quota::with_period(allowance.period()).unwrap();
+        let quota = quota.allow_burst(NonZeroU32::new(allowance.burst()).unwrap());
+        let numbers = DefaultKeyedRateLimiter::keyed(quota);
+        Self { numbers, texts: DefaultKeyedRateLimiter::keyed(quota) }
+    }
+}
+
+impl Contender for Governor {
+    fn allowed(&self, keys: Part<'_>) -> usize {
+        match keys {
+            Part::Numbers(keys) => count(keys, |key| self.numbers.check_key(key).is_ok()),
+            Part::Texts(keys) => count(keys, |key| self.texts.check_key(key).is_ok()),
+        }
+    }
+}
+
+/// `gcra`, a `DashMap` too, with a hash that trusts its keys. It wants each key as its own, so a string is
+/// copied for every check, which the counting allocator makes a little dearer.
+struct Gcra {
+    limit: gcra::RateLimit,
+    numbers: gcra::RateLimiter<u64>,
+    texts: gcra::RateLimiter<String>,
+}
+
+impl Gcra {
+    fn new(allowance: Allowance) -> Self {
+        let burst = allowance.burst();
+        let limit = gcra::RateLimit::new(burst, allowance.period() * burst);
+        let (numbers, texts) = (gcra::RateLimiter::new(0), gcra::RateLimiter::new(0));
+        Self { limit, numbers, texts }
+    }
+}
+
+impl Contender for Gcra {
+    fn allowed(&self, keys: Part<'_>) -> usize {
+        let limit = &self.limit;
+        match keys {
+            Part::Numbers(keys) => {
+                count(keys, |key| at_once(self.numbers.check(*key, limit, 1)).is_ok())
+            }
+            Part::Texts(keys) => {
+                count(keys, |key| at_once(self.texts.check(key.clone(), limit, 1)).is_ok())
+            }
+        }
+    }
+}
+
+#[inline]
+fn count<K>(keys: &[K], check: impl Fn(&K) -> bool) -> usize {
+    keys.iter().filter(|key| check(key)).count()
+}
+
+/// The result of a future that waits for nothing.
+#[inline]
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    }
+}

@@ -1,0 +1,31 @@
+//! The limiter of the process, once it is set. In a file of its own, since a process has only one.
+
+#[path = "support/ready.rs"]
+mod ready;
+
+use tidegate::{GlobalInUse, Limit, Limited, Limiter, ManualClock, Memory, rate_limit};
+
+use crate::ready::ready;
+
+#[rate_limit("2/min", key = name)]
+async fn post(name: &str) -> Result<(), Limited> {
+    Ok(())
+}
+
+#[rate_limit(rule = "default", key = name)]
+async fn under_its_rule(name: &str) -> Result<(), Limited> {
+    Ok(())
+}
+
+#[test]
+fn the_limiter_that_is_set_first_is_asked_for_good() {
+    let memory = || Memory::builder().clock(ManualClock::default()).build();
+    let limiter = Limiter::new(memory(), "3/min".parse::<Limit>().unwrap());
+    assert_eq!(Limiter::set_global(limiter.clone()), Ok(()));
+    assert_eq!(Limiter::set_global(limiter.clone()), Err(GlobalInUse));
+
+    let passed: Vec<bool> = (0..3).map(|_| ready(post("alice")).is_ok()).collect();
+    assert_eq!(passed, [true, true, false]);
+    assert!(ready(under_its_rule("alice")).is_ok());
+    assert_eq!(limiter.check("alice").peek().now().unwrap().remaining(), 2, "it is this one");
+}
