@@ -5,7 +5,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::Response;
-use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 use http_body_util::{BodyExt, Full};
@@ -135,16 +134,11 @@ impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
         }
         let ended = match &frame {
             None => true,
-            // Nothing comes after trailers or the last byte, and servers do not ask.
-            Some(Ok(frame)) => {
-                let whole = this.guard.as_ref().is_some_and(Guard::has_seen_all);
-                whole || frame.is_trailers() || this.body.is_end_stream()
-            }
+            Some(Ok(_)) => this.body.is_end_stream(),
             Some(Err(_)) => false,
         };
-        if let Some(guard) = this.guard.take_if(|_| ended) {
-            guard.end();
-        }
+        // Servers drop a body that has ended, but need not do so at once.
+        drop(this.guard.take_if(|_| ended));
         Poll::Ready(frame)
     }
 
@@ -180,8 +174,6 @@ pub struct Guard {
     responded: bool,
     /// That of another layer on the same body.
     other: Option<Box<Self>>,
-    /// The bytes of the body that are still to come, where the head of the response tells.
-    left: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -207,7 +199,7 @@ impl Guard {
             Some(Settle(How::Spent)) => Due::Spent(Spent::default()),
             Some(settle) => Due::Head(settle),
         };
-        Self { slot, due, responded: false, other: None, left: None }
+        Self { slot, due, responded: false, other: None }
     }
 
     /// The same, with another that ends together with it.
@@ -219,12 +211,6 @@ impl Guard {
     /// The service has failed, which is not the client's doing.
     pub(super) fn forgive(mut self) {
         self.due = Due::Known(Some(0));
-    }
-
-    /// Ends with the head of the response: nobody will read a body.
-    pub(super) fn without_body(mut self) -> Self {
-        self.left = Some(0);
-        self
     }
 
     /// The account of what was spent, if it settles by that.
@@ -242,48 +228,26 @@ impl Guard {
         if let Due::Head(Settle(How::Response(cost))) = &self.due {
             self.due = Due::Known(cost(&head));
         }
-        let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        self.left = self.left.or(length.and_then(|length| length.parse().ok()));
         Response::from_parts(head, body.guarded(self))
     }
 
     fn saw(&mut self, len: usize) {
-        let bytes = len as u64;
         if let Due::Bytes { seen, .. } = &mut self.due {
-            *seen = seen.saturating_add(bytes);
+            *seen = seen.saturating_add(len as u64);
         }
-        self.left = self.left.map(|left| left.saturating_sub(bytes));
         if let Some(other) = &mut self.other {
             other.saw(len);
         }
     }
 
-    fn has_seen_all(&self) -> bool {
-        self.left == Some(0)
-    }
-
     /// The same, unless there is nothing more to come.
     fn unless_ended(self, body: &impl Body) -> Option<Self> {
-        if self.has_seen_all() || body.is_end_stream() {
-            self.end();
-            return None;
-        }
-        Some(self)
-    }
-
-    /// The body has come to its end.
-    fn end(mut self) {
-        if let Due::Spent(spent) = &self.due {
-            self.due = Due::Known(spent.total());
-        }
-        if let Some(other) = self.other.take() {
-            other.end();
-        }
+        (!body.is_end_stream()).then_some(self)
     }
 }
 
-/// Whoever has not come to the end is charged what is known so far, and what was set aside if nothing
-/// is: going away must not be a way to have things for nothing.
+/// Charges what is known, and what was set aside if nothing is, whether or not the body has come to its
+/// end: going away must not be a way to have things for nothing.
 impl Drop for Guard {
     fn drop(&mut self) {
         let cost = match &self.due {

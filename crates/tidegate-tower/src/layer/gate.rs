@@ -223,7 +223,9 @@ impl Gate {
                 self.check_setup(request)?;
                 return Ok(found);
             }
-            Subject::Every(key) => self.find_key(request, &**key, &mut found).map(|_| ())?,
+            Subject::Every(key) => {
+                self.find_key(request, &**key, &mut found)?;
+            }
             Subject::Plans(key, plan) => {
                 self.find_key(request, &**key, &mut found)?;
                 found.own = plan(request);
@@ -245,10 +247,10 @@ impl Gate {
             // A reservation of nothing could not be settled.
             Ok(cost) if self.settle.is_some() => Ok(cost.map(|cost| cost.max(Cost::ONE))),
             Ok(cost) => Ok(cost),
-            Err(_) => Err({
+            Err(_) => {
                 let reason = Reason::NotSetUp("the cost of the request is too large");
-                self.uncounted(request, reason)
-            }),
+                Err(self.uncounted(request, reason))
+            }
         }
     }
 

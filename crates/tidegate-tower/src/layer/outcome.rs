@@ -1,8 +1,8 @@
 //! What becomes of a request.
 
 use bytes::Bytes;
+use http::Response;
 use http::request::Parts;
-use http::{Method, Response};
 use smallvec::SmallVec;
 use tidegate::policy::Enforcement;
 use tidegate::{Decision, EngineError, Micros, Op, Refusal, RuleLimit, Sleep, Slot};
@@ -71,7 +71,7 @@ impl Gate {
         decision: &Decision,
     ) -> Outcome {
         // Before anybody else is called: whatever happens then, the place is given back.
-        let guard = self.guard(request, op, decision);
+        let guard = self.guard(op, decision);
         let allowed = decision.allowed();
         let passes = allowed || self.enforcement == Enforcement::Shadow;
         self.tell(Decided { request, decision: Ok(decision), passes });
@@ -107,11 +107,10 @@ impl Gate {
         Some(clock.sleep_until(clock.elapsed().saturating_add(delay)))
     }
 
-    fn guard(&self, request: &Parts, op: Op, decision: &Decision) -> Option<Guard> {
+    fn guard(&self, op: Op, decision: &Decision) -> Option<Guard> {
         let (_, ttl, _) = op.hold()?;
         let slot = Slot::of(&self.limiter, decision, ttl)?;
-        let guard = Guard::new(slot, self.settle.clone());
-        Some(if request.method == Method::HEAD { guard.without_body() } else { guard })
+        Some(Guard::new(slot, self.settle.clone()))
     }
 
     /// What becomes of a request that is not limited. The service may count on its account.

@@ -127,7 +127,7 @@ impl Memory {
     /// Small entries of a shard that are looked at once in a while when there is no room: so many that
     /// one whose keys have recovered soon gives its memory back.
     const SWEEP_THOROUGHLY: usize = 4_096;
-    /// How long it takes at least from one thorough sweep to the next. One takes some 30 us.
+    /// How long it takes at least from one thorough sweep to the next. One takes a fraction of that.
     const THOROUGH_EVERY: Micros = Micros::from_millis(1);
 
     /// Settings for an engine.
