@@ -62,7 +62,7 @@ where
         let call = tidegate::Call { op, charges: &charges, once: None };
         let decision = (self.wait)(self.engine.decide(call))?;
         let held = charges.iter().any(|charge| op.sets_aside(charge.limit.limit()));
-        assert_eq!(decision.hold.is_some(), held && decision.allowed(), "{op:?}: {decision:?}");
+        assert_eq!(decision.hold().is_some(), held && decision.allowed(), "{op:?}: {decision:?}");
         Ok(decision)
     }
 }
@@ -109,11 +109,11 @@ where
             }
         };
         let decision = decision.unwrap_or_else(|error| panic!("{call:?}: {error}"));
-        self.made.extend(decision.hold.map(|id| (id.get(), id)));
+        self.made.extend(decision.hold().map(|id| (id.get(), id)));
         Answer {
             verdicts: decision.verdicts.to_vec(),
-            refunded: decision.refunded.get(),
-            expired: decision.expired,
+            refunded: decision.refunded().get(),
+            expired: decision.expired(),
         }
     }
 }

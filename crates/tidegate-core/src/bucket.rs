@@ -88,7 +88,9 @@ impl Bucket {
 
     /// The span until the bucket is down to `units`, which it is not now.
     fn until(&self, state: &Level, units: u64, now: Micros) -> Micros {
-        let ticks = state.units.saturating_sub(units).div_ceil(self.drain.max(1));
+        let units = state.units.saturating_sub(units);
+        // Most buckets drain one unit per tick, and need no division.
+        let ticks = if self.drain <= 1 { units } else { units.div_ceil(self.drain) };
         self.tick.until(state.at + ticks, now)
     }
 

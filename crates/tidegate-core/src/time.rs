@@ -1,24 +1,30 @@
 //! Instants and spans in whole microseconds, and the ticks on which limits count.
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::time::Duration;
 
 /// Whole microseconds: an instant since the Unix epoch, or a span between two instants.
 ///
 /// Always below 2^53, so that the same number is exact as a double in Redis's Lua. Anything
 /// larger becomes [`Micros::MAX`], some 285 years.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Micros(u64);
+//
+// The number is kept with one added, so that it is never 0: a wait that may be for ever is no larger
+// than a span, and answers are small enough to be moved without a thought.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(NonZeroU64);
 
 impl Micros {
     /// No time at all, or the epoch.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZeroU64::MIN);
     /// The last instant and the longest span: 2^53 - 1.
-    pub const MAX: Self = Self((1 << 53) - 1);
+    pub const MAX: Self = Self::new(u64::MAX);
 
     /// `micros` microseconds, or [`Micros::MAX`] if that is less.
+    #[inline]
     pub const fn new(micros: u64) -> Self {
-        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
+        const MOST: u64 = (1 << 53) - 1;
+        Self(NonZeroU64::MIN.saturating_add(if micros > MOST { MOST } else { micros }))
     }
 
     /// `millis` milliseconds.
@@ -32,20 +38,23 @@ impl Micros {
     }
 
     /// The number of microseconds.
+    #[inline]
     pub const fn get(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// Later by `span`.
     #[must_use]
+    #[inline]
     pub const fn saturating_add(self, span: Self) -> Self {
-        Self::new(self.0 + span.0)
+        Self::new(self.get() + span.get())
     }
 
     /// Earlier by `span`, or the epoch if that is later.
     #[must_use]
+    #[inline]
     pub const fn saturating_sub(self, span: Self) -> Self {
-        Self(self.0.saturating_sub(span.0))
+        Self::new(self.get().saturating_sub(span.get()))
     }
 
     pub(crate) fn saturating_from(micros: u128) -> Self {
@@ -53,9 +62,15 @@ impl Micros {
     }
 }
 
+impl Default for Micros {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
 impl From<Micros> for Duration {
     fn from(span: Micros) -> Self {
-        Self::from_micros(span.0)
+        Self::from_micros(span.get())
     }
 }
 
@@ -68,7 +83,7 @@ impl From<Duration> for Micros {
 
 impl fmt::Debug for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}us", self.0)
+        write!(f, "{}us", self.get())
     }
 }
 
@@ -89,25 +104,37 @@ impl Tick {
 
     /// How long one tick lasts.
     pub const fn span(self) -> Micros {
-        Micros(match self {
+        Micros::new(match self {
             Self::Micro => 1,
             Self::Milli => 1_000,
             Self::Second => 1_000_000,
         })
     }
 
+    // By constants: a division by a number that is not known beforehand takes longer than all the
+    // rest of a decision.
+    #[inline]
     pub(crate) const fn floor(self, now: Micros) -> u64 {
-        now.0 / self.span().0
+        match self {
+            Self::Micro => now.get(),
+            Self::Milli => now.get() / 1_000,
+            Self::Second => now.get() / 1_000_000,
+        }
     }
 
+    #[inline]
     pub(crate) const fn ceil(self, now: Micros) -> u64 {
-        now.0.div_ceil(self.span().0)
+        match self {
+            Self::Micro => now.get(),
+            Self::Milli => now.get().div_ceil(1_000),
+            Self::Second => now.get().div_ceil(1_000_000),
+        }
     }
 
     /// The span from `now` until tick number `tick` begins.
     pub(crate) fn until(self, tick: u64, now: Micros) -> Micros {
-        let instant = u128::from(tick) * u128::from(self.span().0);
-        Micros::saturating_from(instant.saturating_sub(u128::from(now.0)))
+        let instant = u128::from(tick) * u128::from(self.span().get());
+        Micros::saturating_from(instant.saturating_sub(u128::from(now.get())))
     }
 }
 

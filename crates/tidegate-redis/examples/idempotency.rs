@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for attempt in 1..=3 {
         let decision = charge(&limiter, &user, "payment-17", 4).await?;
-        let word = if decision.repeated { "answered as before" } else { "charged" };
+        let word = if decision.repeated() { "answered as before" } else { "charged" };
         println!("payment-17, attempt {attempt}: {word}, {} left", decision.remaining());
     }
     let decision = charge(&limiter, &user, "payment-18", 4).await?;

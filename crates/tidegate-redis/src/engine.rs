@@ -183,7 +183,7 @@ impl Redis {
         }
         let mut decision = self.ask(request, &parts, until).await?.decision(&parts)?;
         let deciding = parts.into_iter().filter(|part| !part.limit.is_shadow());
-        decision.held = deciding.map(|part| part.limit).collect();
+        decision.details_mut().held = deciding.map(|part| part.limit).collect();
         Ok(decision)
     }
 
@@ -524,8 +524,8 @@ impl Reply {
     ) -> Result<Decision, EngineError> {
         let mut decision = self.head()?;
         // Under an id it may be an earlier hold that is answered.
-        decision.hold = made.and_then(|id| Some(self.id(4)?.at(id.place())));
-        if decision.repeated {
+        decision.details_mut().hold = made.and_then(|id| Some(self.id(4)?.at(id.place())));
+        if decision.repeated() {
             decision.verdicts.extend(self.kept_verdicts(parts, places)?);
             return Ok(decision);
         }
@@ -562,9 +562,9 @@ impl Reply {
     /// The decision without its verdicts.
     fn head(&self) -> Result<Decision, EngineError> {
         let mut decision = Decision::new(Source::Redis, Default::default());
-        decision.refunded = Cost::total(self.natural(2)?);
-        decision.expired = self.number(3)? == 1;
-        decision.repeated = self.repeats()?;
+        decision.details_mut().refunded = Cost::total(self.natural(2)?);
+        decision.details_mut().expired = self.number(3)? == 1;
+        decision.details_mut().repeated = self.repeats()?;
         Ok(decision)
     }
 

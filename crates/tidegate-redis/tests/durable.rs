@@ -70,7 +70,7 @@ async fn a_server_that_forgets_its_scripts_every_10_ms_charges_every_call_once()
                 let id = format!("{task}-{n}");
                 let once = (n % 2 == 0).then_some(&*id);
                 let decision = decide(&engine, Op::Check, &asks, once).await.unwrap();
-                assert!(decision.allowed() && !decision.repeated, "{decision:?}");
+                assert!(decision.allowed() && !decision.repeated(), "{decision:?}");
                 allowed.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -222,7 +222,7 @@ async fn a_key_of_the_wrong_type_leaves_everything_uncharged() {
                     let mut id = HoldId::from(1);
                     if of_a_hold {
                         let made = must(&engine, held(Expiry::Release), &asks).await;
-                        id = made.hold.unwrap();
+                        id = made.hold().unwrap();
                     }
                     let name = format!("{state}{broken}");
                     store.ask::<()>(&["DEL", &name]);
@@ -371,7 +371,7 @@ async fn traffic(engine: &Redis, seed: u64, calls: u64) {
         let name = format!("{seed}-{}", n / 2);
         let once = (!of_a_hold && rng.one_in(4)).then_some(&*name);
         match decide(engine, op, &asks, once).await {
-            Ok(decision) => made.extend(decision.hold),
+            Ok(decision) => made.extend(decision.hold()),
             Err(EngineError::Refused(_)) => {}
             Err(error) => panic!("{op:?} {asks:?}: {error}"),
         }
@@ -582,9 +582,9 @@ async fn a_call_without_an_answer_is_ambiguous_and_asked_again_by_its_id_is_char
             }
         };
         assert!(again.allowed(), "round {round}: {again:?}");
-        repeated += usize::from(again.repeated);
-        assert_eq!(again.hold.is_some(), reserve, "round {round}: {again:?}");
-        if let Some(id) = again.hold {
+        repeated += usize::from(again.repeated());
+        assert_eq!(again.hold().is_some(), reserve, "round {round}: {again:?}");
+        if let Some(id) = again.hold() {
             must(&engine, Op::Settle { id, cost: None }, &[]).await;
         }
     }
@@ -679,7 +679,7 @@ async fn what_a_newer_version_wrote_is_refused_and_stays_as_it_is() {
             must(&engine, Op::Check, &asks).await;
             decide(&engine, Op::Check, &asks, Some("old")).await.unwrap();
         }
-        let id = must(&engine, hold(), &asks).await.hold.unwrap();
+        let id = must(&engine, hold(), &asks).await.hold().unwrap();
         let standing = engine.inspect(&rule, "someone".into()).await.unwrap().standing;
 
         // The states and the answers under ids: version 2, and the rest as it is.
@@ -729,7 +729,7 @@ async fn what_a_newer_version_wrote_is_refused_and_stays_as_it_is() {
             newer(decide(&engine, Op::Check, &asks, Some("old")).await.unwrap_err());
             store.ask::<()>(&["SETRANGE", name, "0", "\u{1}"]);
             let again = decide(&engine, Op::Check, &asks, Some("old")).await.unwrap();
-            assert!(again.repeated, "{again:?}");
+            assert!(again.repeated(), "{again:?}");
         }
         store.holds_the_same(&before, text);
         store.ask::<()>(&["HSET", record, "v", "1"]);

@@ -70,13 +70,13 @@ async fn new_keys_are_errors_once_the_store_is_full_and_what_is_held_is_released
             // What gives back is done all the same, and so is a renewal.
             server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
             let again = limiter.reservation(renewed);
-            assert!(!again.renew(Duration::from_secs(60)).await.unwrap().expired, "{text}");
+            assert!(!again.renew(Duration::from_secs(60)).await.unwrap().expired(), "{text}");
             let cancelled = limiter.reservation(kept).cancel().await.unwrap();
-            assert_eq!((cancelled.expired, cancelled.remaining()), (false, 8), "{text}");
+            assert_eq!((cancelled.expired(), cancelled.remaining()), (false, 8), "{text}");
             let settled = limiter.reservation(renewed).commit(1).await.unwrap();
-            assert!(!settled.expired, "{text}");
+            assert!(!settled.expired(), "{text}");
             if !text.starts_with("concurrency") {
-                assert_eq!(limiter.refund("first", 1).await.unwrap().refunded.get(), 1, "{text}");
+                assert_eq!(limiter.refund("first", 1).await.unwrap().refunded().get(), 1, "{text}");
             }
             assert_eq!(limiter.reset("first").await.unwrap().remaining(), 10, "{text}");
         }

@@ -80,7 +80,7 @@ async fn leases_that_run_out_together_hold_nobody_up() {
     let mut first = None;
     for _ in 0..HOLDS {
         let made = bench.hold(TTL, Expiry::Release, 1).await;
-        first = first.or(made.hold);
+        first = first.or(made.hold());
     }
     bench.say("taken one by one");
     assert!(!bench.hold(TTL, Expiry::Release, 1).await.allowed());
@@ -92,7 +92,7 @@ async fn leases_that_run_out_together_hold_nobody_up() {
     }
     bench.say("ended, peeked at");
     let settle = Op::Settle { id: first.unwrap(), cost: None };
-    assert!(bench.ask(settle, 0).await.unwrap().expired);
+    assert!(bench.ask(settle, 0).await.unwrap().expired());
     for left in (9_980..10_000).rev() {
         assert_eq!(bench.hold(TTL, Expiry::Release, 1).await.remaining(), left);
     }

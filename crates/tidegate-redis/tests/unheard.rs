@@ -84,7 +84,7 @@ async fn a_reservation_without_an_answer_is_cancelled_when_the_server_is_back() 
     sleep(Duration::from_millis(1_500)).await;
     assert_eq!(held(&patient, "other").await, 1);
     let again = patient.reserve("other", 1).once("job").await.unwrap();
-    assert!(again.decision().unwrap().repeated);
+    assert!(again.decision().unwrap().repeated());
     again.cancel().await.unwrap();
 }
 

@@ -329,9 +329,9 @@ impl Service {
             Settle::Renew(ttl) => reservation.renew(ttl).await,
         };
         let decision = answer.map_err(|error| self.count_error(error))?;
-        let limits = decision.held.iter().cloned().collect();
+        let limits = decision.held().iter().cloned().collect();
         let ttl = match how {
-            Settle::Renew(ttl) if !decision.expired => Some(ttl.into()),
+            Settle::Renew(ttl) if !decision.expired() => Some(ttl.into()),
             _ => None,
         };
         Ok(Answer { decision, limits, ttl })
@@ -409,7 +409,7 @@ impl Service {
             self.count(plan, &decision, active, now);
         }
         let limits = plan.deciding().cloned().collect();
-        let ttl = ttl.filter(|_| decision.hold.is_some());
+        let ttl = ttl.filter(|_| decision.hold().is_some());
         Ok(Some(Answer { decision, limits, ttl }))
     }
 
@@ -434,7 +434,7 @@ impl Service {
         for rule in plan.exempted_by() {
             active.metrics(rule.rule()).count(Outcome::Allow, Source::Policy);
         }
-        let (mut deciding, mut looking_on) = (decision.verdicts.iter(), decision.shadow.iter());
+        let (mut deciding, mut looking_on) = (decision.verdicts.iter(), decision.shadow().iter());
         let mut outcomes: SmallVec<[(&Rule, Outcome); 2]> = SmallVec::new();
         let mut would_deny: SmallVec<[&Rule; 2]> =
             plan.would_be_denied_by().iter().map(|rule| rule.rule()).collect();

@@ -360,27 +360,27 @@ async fn a_reservation_is_settled_once_and_tells_what_it_held() {
     assert_eq!(held.ttl, Some(Service::DEFAULT_TTL.into()));
     assert_eq!(left().await, 4);
     let denied = reserve("budget", 6, None).await;
-    assert_eq!((denied.decision.hold, denied.ttl), (None, None), "there is no room for it");
-    let id = held.decision.hold.unwrap();
+    assert_eq!((denied.decision.hold(), denied.ttl), (None, None), "there is no room for it");
+    let id = held.decision.hold().unwrap();
     let done = service.settle(id, Settle::Commit(Some(2))).await.unwrap();
     assert_eq!(done.verdicts().map(|(limit, _)| limit.policy()).collect::<Vec<_>>(), ["budget"]);
-    assert_eq!((left().await, done.decision.expired), (8, false));
+    assert_eq!((left().await, done.decision.expired()), (8, false));
     service.settle(id, Settle::Commit(Some(2))).await.unwrap();
     assert_eq!(left().await, 8, "the same again is the same");
     let other = service.settle(id, Settle::Cancel).await.unwrap_err();
     assert!(matches!(other, Failure::Refused(Refusal::AlreadySettled)), "{other}");
 
-    let id = reserve("budget", 3, None).await.decision.hold.unwrap();
+    let id = reserve("budget", 3, None).await.decision.hold().unwrap();
     service.settle(id, Settle::Commit(None)).await.unwrap();
     assert_eq!(left().await, 5, "without a number, what was reserved");
-    let id = reserve("budget", 5, None).await.decision.hold.unwrap();
+    let id = reserve("budget", 5, None).await.decision.hold().unwrap();
     service.settle(id, Settle::Cancel).await.unwrap();
     assert_eq!(left().await, 5);
     let too_much = service.settle(id, Settle::Commit(Some(u64::MAX))).await.unwrap_err();
     assert!(matches!(too_much, Failure::Refused(Refusal::Cost(_))), "{too_much}");
 
     let short = Duration::from_secs(1);
-    let id = reserve("budget", 5, Some(short)).await.decision.hold.unwrap();
+    let id = reserve("budget", 5, Some(short)).await.decision.hold().unwrap();
     let renewed = service.settle(id, Settle::Renew(Duration::from_secs(9))).await.unwrap();
     assert_eq!(renewed.ttl, Some(Duration::from_secs(9).into()));
     clock.advance(Duration::from_secs(8));
@@ -388,15 +388,15 @@ async fn a_reservation_is_settled_once_and_tells_what_it_held() {
     clock.advance(Duration::from_secs(2));
     assert_eq!(left().await, 5, "what has expired is given back");
     let late = service.settle(id, Settle::Renew(short)).await.unwrap();
-    assert_eq!((late.decision.expired, late.ttl), (true, None));
+    assert_eq!((late.decision.expired(), late.ttl), (true, None));
 
     let slot = reserve("slots", 1, None).await;
     assert_eq!(slot.ttl, Some(Duration::from_secs(5).into()), "its lease");
-    assert!(reserve("slots", 1, None).await.decision.hold.is_none());
+    assert!(reserve("slots", 1, None).await.decision.hold().is_none());
     let check = service.ask(Verb::Check, &[rule("slots", "k", 1)], None).await.unwrap_err();
     assert!(matches!(check, Failure::Refused(Refusal::ConcurrencyNeedsHold)), "{check}");
-    service.settle(slot.decision.hold.unwrap(), Settle::Cancel).await.unwrap();
-    assert!(reserve("slots", 1, None).await.decision.hold.is_some());
+    service.settle(slot.decision.hold().unwrap(), Settle::Cancel).await.unwrap();
+    assert!(reserve("slots", 1, None).await.decision.hold().is_some());
 }
 
 #[test]

@@ -40,13 +40,22 @@ impl Source {
 }
 
 /// What was decided about a call: one verdict per charge, in order.
-#[derive(Clone, PartialEq, Eq, Debug)]
+//
+// Small, because every check moves it from hand to hand: what few calls have to say lies elsewhere.
+#[derive(Clone, Debug)]
 pub struct Decision {
     /// Where it was decided.
     pub source: Source,
     /// One for each charge to a limit that decides; for a settled or renewed hold, one for each
     /// limit held.
     pub verdicts: SmallVec<[Verdict; 2]>,
+    details: Option<Box<Details>>,
+}
+
+/// What most decisions have nothing to say about; [`Decision`] has a method for each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Details {
     /// One for each charge to a limit that only looks on.
     pub shadow: Vec<Verdict>,
     /// The limits held, for a settled or renewed hold.
@@ -61,25 +70,27 @@ pub struct Decision {
     pub repeated: bool,
 }
 
+impl Details {
+    const NONE: Self = Self {
+        shadow: Vec::new(),
+        held: Vec::new(),
+        refunded: Cost::ZERO,
+        expired: false,
+        hold: None,
+        repeated: false,
+    };
+}
+
 impl Decision {
-    /// A decision without a refund or an expired hold.
+    /// A decision without details.
     #[inline]
     pub fn new(source: Source, verdicts: SmallVec<[Verdict; 2]>) -> Self {
-        Self {
-            source,
-            verdicts,
-            shadow: Vec::new(),
-            held: Vec::new(),
-            refunded: Cost::ZERO,
-            expired: false,
-            hold: None,
-            repeated: false,
-        }
+        Self { source, verdicts, details: None }
     }
 
     /// The decision of one limit.
     #[inline]
-    pub(crate) fn of_one(source: Source, verdict: Verdict) -> Self {
+    pub fn of_one(source: Source, verdict: Verdict) -> Self {
         let mut decision = Self::new(source, SmallVec::new());
         decision.verdicts.push(verdict);
         decision
@@ -88,7 +99,7 @@ impl Decision {
     /// Adds the verdict of `limit`, where those of its kind are.
     pub fn push(&mut self, limit: &RuleLimit, verdict: Verdict) {
         if limit.is_shadow() {
-            self.shadow.push(verdict);
+            self.details_mut().shadow.push(verdict);
         } else {
             self.verdicts.push(verdict);
         }
@@ -96,7 +107,12 @@ impl Decision {
 
     /// What is kept of it for whoever asks again: that which decided.
     pub(crate) fn kept(&self) -> Self {
-        Self { verdicts: self.verdicts.clone(), shadow: Vec::new(), held: Vec::new(), ..*self }
+        let mut kept = self.clone();
+        if let Some(details) = &mut kept.details {
+            details.shadow = Vec::new();
+            details.held = Vec::new();
+        }
+        kept
     }
 
     /// Bytes on the heap, beyond the size of the value itself.
@@ -104,10 +120,58 @@ impl Decision {
         Self::heap_bytes_for(self.verdicts.capacity())
     }
 
-    /// Bytes on the heap of a decision of so many verdicts.
+    /// Bytes on the heap of a decision of so many verdicts, with details.
     pub(crate) fn heap_bytes_for(verdicts: usize) -> usize {
         let inline = SmallVec::<[Verdict; 2]>::new().inline_size();
-        if verdicts > inline { verdicts.next_power_of_two() * size_of::<Verdict>() } else { 0 }
+        let spilled = if verdicts > inline { verdicts.next_power_of_two() } else { 0 };
+        spilled * size_of::<Verdict>() + size_of::<Details>()
+    }
+
+    /// One for each charge to a limit that only looks on.
+    pub fn shadow(&self) -> &[Verdict] {
+        &self.details().shadow
+    }
+
+    /// The limits held, for a settled or renewed hold.
+    pub fn held(&self) -> &[Arc<RuleLimit>] {
+        &self.details().held
+    }
+
+    /// What a refund gave back: the most over the limits.
+    pub fn refunded(&self) -> Cost {
+        self.details().refunded
+    }
+
+    /// The hold had ended before it was settled or renewed.
+    pub fn expired(&self) -> bool {
+        self.details().expired
+    }
+
+    /// The hold that was made.
+    pub fn hold(&self) -> Option<HoldId> {
+        self.details().hold
+    }
+
+    /// It was decided before, under the same id; nothing was charged now.
+    pub fn repeated(&self) -> bool {
+        self.details().repeated
+    }
+
+    /// The same, for whoever asks again.
+    pub(crate) fn again(mut self) -> Self {
+        self.details_mut().repeated = true;
+        self
+    }
+
+    #[inline]
+    fn details(&self) -> &Details {
+        static NONE: Details = Details::NONE;
+        self.details.as_deref().unwrap_or(&NONE)
+    }
+
+    /// What else there is to say, for an engine to say it.
+    pub fn details_mut(&mut self) -> &mut Details {
+        self.details.get_or_insert_with(|| Box::new(Details::NONE))
     }
 
     /// Every limit allows it.
@@ -170,6 +234,15 @@ impl Decision {
     }
 }
 
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let same = self.source == other.source && self.verdicts == other.verdicts;
+        same && self.details() == other.details()
+    }
+}
+
+impl Eq for Decision {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +250,13 @@ mod tests {
     fn verdict(allowed: bool, retry_after: Wait, remaining: u64, reset: u64) -> Verdict {
         let reset_after = Micros::new(reset);
         Verdict { allowed, retry_after, delay: Micros::ZERO, limit: 10, remaining, reset_after }
+    }
+
+    #[test]
+    fn a_decision_is_small_enough_to_be_moved_inline() {
+        assert!(size_of::<Verdict>() <= 48, "{}", size_of::<Verdict>());
+        let whole = size_of::<crate::Answer<'_, Decision>>();
+        assert!(whole <= 128, "{whole}");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tidegate_core::{Cost, InvalidCost, Standing};
+use tidegate_core::{Cost, InvalidCost, Standing, Verdict};
 
-use crate::{Call, CallId, Clock, Decision, Key, RuleLimit, Source};
+use crate::{Call, CallId, Charge, Clock, Decision, Key, RuleLimit, Source};
 
 /// Decides calls, each in one atomic step.
 ///
@@ -22,6 +22,15 @@ pub trait Engine: Send + Sync + 'static {
     /// [`Answer::Later`] and does nothing before that is polled; dropped unpolled, it leaves no
     /// trace. Dropped after that, the call may or may not have been charged.
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision>;
+
+    /// Decides a check of one charge, as [`decide`](Self::decide) would, if that is quickly done at
+    /// once. `None` says nothing about the charge and has changed nothing: `decide` is to be asked.
+    ///
+    /// Most checks are of this kind. What they are answered fits into a few registers, and a whole
+    /// [`Decision`] need not be handed through.
+    fn check_one(&self, _charge: &Charge<'_>) -> Option<(Source, Verdict)> {
+        None
+    }
 
     /// What is known about one key under one limit. Charges nothing.
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection>;
@@ -36,6 +45,10 @@ pub trait Engine: Send + Sync + 'static {
 impl<E: Engine + ?Sized> Engine for Arc<E> {
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
         (**self).decide(call)
+    }
+
+    fn check_one(&self, charge: &Charge<'_>) -> Option<(Source, Verdict)> {
+        (**self).check_one(charge)
     }
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {

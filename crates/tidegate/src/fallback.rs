@@ -101,7 +101,8 @@ impl<E: Engine> Fallback<E> {
         let mut decision = Decision::new(Source::Fallback, SmallVec::new());
         if !local.is_empty() {
             let answer = self.local.decide(Call { op, charges: &local, once: call.once });
-            decision = Decision { source: Source::Fallback, ..answer.now()? };
+            decision = answer.now()?;
+            decision.source = Source::Fallback;
         }
         let mut counted = decision.verdicts.iter();
         let verdicts = deciding().filter_map(|charge| match charge.limit.on_store_failure() {
@@ -152,6 +153,10 @@ impl<E: Engine> Engine for Fallback<E> {
                 Answer::Later(Box::pin(async move { self.or_local(call, answer.await) }))
             }
         }
+    }
+
+    fn check_one(&self, charge: &Charge<'_>) -> Option<(Source, Verdict)> {
+        self.store.check_one(charge)
     }
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {

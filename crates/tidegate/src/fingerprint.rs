@@ -47,6 +47,11 @@ impl StateTag {
         }
         Self(sum.mixed_upper_half())
     }
+
+    /// Bits to tell states apart by, most of the time.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 /// Odd numbers with half of their bits set, at random.

@@ -23,6 +23,7 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod decision;
+mod deny_cache;
 mod engine;
 mod fallback;
 mod fingerprint;
@@ -41,7 +42,8 @@ pub struct Readme;
 pub use address::{Client, InvalidNetwork, Network};
 pub use call::{Call, CallId, Charge, HoldId, Op};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
-pub use decision::{Decision, Source};
+pub use decision::{Decision, Details, Source};
+pub use deny_cache::DenyCache;
 pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
 pub use fallback::{Fallback, StoreEvent};
 pub use key::Key;

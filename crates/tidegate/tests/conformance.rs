@@ -1,4 +1,4 @@
-//! The memory engine, and the layer around an engine, are held to the same claims as every other.
+//! The memory engine, and the layers around an engine, are held to the same claims as every other.
 
 #![cfg(feature = "conformance")]
 
@@ -11,4 +11,10 @@ async fn memory_keeps_every_claim() {
 async fn a_fallback_around_a_store_that_answers_keeps_every_claim() {
     let memory = |clock| tidegate::Memory::builder().clock(clock).build();
     tidegate::conformance::run(|clock| tidegate::Fallback::new(memory(clock))).await;
+}
+
+#[tokio::test]
+async fn a_cache_of_denials_keeps_every_claim() {
+    let memory = |clock| tidegate::Memory::builder().clock(clock).build();
+    tidegate::conformance::run(|clock| tidegate::DenyCache::new(memory(clock))).await;
 }

@@ -107,8 +107,8 @@ fn without_a_limit_that_counts_holders_there_is_no_place_to_keep() {
     let bench = Bench::new(&["concurrency 2 lease 30s"]);
     let entered = ready(bench.limiter.enter("k")).unwrap();
     let slot = entered.slot.unwrap();
-    assert_eq!(entered.decision.hold, Some(slot.id()));
-    assert!(!ready(slot.leave()).unwrap().expired);
+    assert_eq!(entered.decision.hold(), Some(slot.id()));
+    assert!(!ready(slot.leave()).unwrap().expired());
     assert_eq!(ready(bench.limiter.inspect("k")).unwrap()[0].standing.held, 0);
 }
 
@@ -136,12 +136,12 @@ async fn whoever_leaves_is_told_when_it_is_done_and_whether_the_place_was_kept()
     for later in [false, true] {
         let bench = Bench::with(ONE, |engine| engine.later = later);
         let slot = bench.limiter.enter("k").await.unwrap().slot.unwrap();
-        assert!(!slot.leave().await.unwrap().expired);
+        assert!(!slot.leave().await.unwrap().expired());
         assert_eq!(bench.standing("k"), (1, 0));
         let slot = bench.limiter.enter("k").await.unwrap().slot.unwrap();
         // So far that the renewal comes too late.
         bench.turn(LEASE).await;
-        assert!(slot.leave().await.unwrap().expired);
+        assert!(slot.leave().await.unwrap().expired());
         let unpolled = bench.limiter.enter("k").await.unwrap().slot.unwrap().leave();
         drop(unpolled);
         bench.settle().await;
@@ -343,7 +343,7 @@ async fn only_what_takes_can_wait_and_only_without_an_id() {
     let id = tidegate::HoldId::random().unwrap();
     let op = Op::Hold { id, ttl: LEASE.into(), expiry: tidegate::Expiry::Release };
     let held = bench.limiter.ask(op, &plan).wait(HOUR).await.unwrap();
-    assert_eq!(held.hold, Some(id));
+    assert_eq!(held.hold(), Some(id));
     assert_eq!(bench.standing("k"), (0, 1));
 }
 
@@ -411,7 +411,7 @@ fn a_plan_of_a_request_counts_holders_only_if_it_is_entering() {
     let decision = bench.limiter.ask(op, &plan).now().unwrap();
     let slot = Slot::of(&bench.limiter, &decision, plan.lease().unwrap()).unwrap();
     let held = ready(slot.leave()).unwrap();
-    assert_eq!(held.held.iter().map(|limit| limit.rule()).collect::<Vec<_>>(), ["r0", "r1"]);
+    assert_eq!(held.held().iter().map(|limit| limit.rule()).collect::<Vec<_>>(), ["r0", "r1"]);
     assert!(Slot::of(&bench.limiter, &held, Micros::from_secs(9)).is_none());
 }
 

@@ -154,7 +154,7 @@ fn records_count_and_reservations_wait_for_the_store() {
     assert!(bench.limiter.refund("k", 4).now().is_err());
     assert!(bench.limiter.reset("k").now().is_err());
     let once = || bench.limiter.check("other").once("id").now().unwrap();
-    assert!(!once().repeated && once().repeated, "an id counts here too");
+    assert!(!once().repeated() && once().repeated(), "an id counts here too");
 }
 
 /// Who is in was counted by the store, and nobody else knows.

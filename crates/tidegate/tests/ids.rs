@@ -25,11 +25,11 @@ fn a_rule_that_gets_another_limit_still_knows_its_ids() {
     for (before, after) in CHANGES {
         let (_, limiter) = limiter(before);
         let first = limiter.check("k").cost(7).once("id").now().unwrap();
-        assert!(first.allowed() && !first.repeated);
+        assert!(first.allowed() && !first.repeated());
         limiter.set_rule(rule(after)).unwrap();
         let used = remaining(&limiter);
         let again = limiter.check("k").cost(7).once("id").now().unwrap();
-        assert!(again.repeated, "{before:?}, then {after:?}");
+        assert!(again.repeated(), "{before:?}, then {after:?}");
         assert_eq!(again.verdicts, first.verdicts, "{before:?}, then {after:?}");
         assert_eq!(remaining(&limiter), used, "charged twice: {before:?}, then {after:?}");
     }
@@ -63,7 +63,7 @@ fn an_id_is_known_for_an_hour() {
         limiter.check("k").once("id").now().unwrap();
         clock.advance(Duration::from_secs(after));
         let again = limiter.check("k").once("id").now().unwrap();
-        assert_eq!(again.repeated, known, "after {after} s");
+        assert_eq!(again.repeated(), known, "after {after} s");
     }
 }
 
@@ -71,10 +71,10 @@ fn an_id_is_known_for_an_hour() {
 fn an_id_that_is_seen_when_the_clock_stepped_back_is_known_for_one_more_hour() {
     for (after, known) in [(0, true), (3_599, true), (3_600, false), (86_400, false)] {
         let (clock, limiter) = charged_a_year_ahead();
-        assert!(limiter.check("k").once("id").now().unwrap().repeated);
+        assert!(limiter.check("k").once("id").now().unwrap().repeated());
         clock.advance(Duration::from_secs(after));
         let again = limiter.check("k").once("id").now().unwrap();
-        assert_eq!(again.repeated, known, "after {after} s");
+        assert_eq!(again.repeated(), known, "after {after} s");
     }
 }
 
@@ -112,10 +112,10 @@ fn no_id_passes_for_a_part_of_a_key_nor_a_part_for_an_id() {
         // So little memory that all names lie in one place.
         let memory = Memory::builder().cap_bytes(64 << 10).clock(ManualClock::default()).build();
         let limiter = Limiter::with_rules(memory, [rule(&["10/h"])]).unwrap();
-        assert!(!limiter.check("a").once(&id).now().unwrap().repeated);
+        assert!(!limiter.check("a").once(&id).now().unwrap().repeated());
         let own = limiter.check(Key::of(&parts)).once(victim).now();
         let own = own.unwrap_or_else(|error| panic!("{id:?}: {error}"));
-        assert!(own.allowed() && !own.repeated, "{id:?}");
+        assert!(own.allowed() && !own.repeated(), "{id:?}");
     }
 }
 
@@ -124,8 +124,8 @@ fn an_id_belongs_to_its_key_and_to_all_of_its_parts() {
     let (_, limiter) = limiter(&["10/h"]);
     for parts in [&["a"][..], &["a", "b"], &["ab"], &["", "ab"], &["ab", ""], &["a", "b", ""]] {
         let first = limiter.check(Key::of(parts)).once("id").now().unwrap();
-        assert!(!first.repeated, "{parts:?}");
-        assert!(limiter.check(Key::of(parts)).once("id").now().unwrap().repeated, "{parts:?}");
+        assert!(!first.repeated(), "{parts:?}");
+        assert!(limiter.check(Key::of(parts)).once("id").now().unwrap().repeated(), "{parts:?}");
     }
 }
 

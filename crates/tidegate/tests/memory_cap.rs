@@ -273,7 +273,7 @@ fn a_refund_or_reset_in_an_overflow_bucket_gives_back_nothing_of_others() {
         let mates = Mates::find(&world, &late, 20);
         for mate in &mates.0[1..] {
             let key = mate.to_ne_bytes();
-            let refunded = late.refund(&key[..], 100).now().unwrap().refunded;
+            let refunded = late.refund(&key[..], 100).now().unwrap().refunded();
             assert_eq!(refunded, Cost::ZERO, "{notation}");
             late.reset(&key[..]).now().unwrap();
         }

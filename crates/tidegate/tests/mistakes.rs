@@ -77,7 +77,7 @@ fn denied_requests_do_not_go_on_counting() {
     for limit in TEN {
         let (_, limiter) = limiter(limit);
         assert_eq!(admitted(&limiter, "page", 1_010), 10, "{limit}");
-        assert_eq!(limiter.refund("page", 1).now().unwrap().refunded.get(), 1, "{limit}");
+        assert_eq!(limiter.refund("page", 1).now().unwrap().refunded().get(), 1, "{limit}");
         assert_eq!(admitted(&limiter, "page", 10), 1, "{limit}");
     }
 }

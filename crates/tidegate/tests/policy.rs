@@ -557,7 +557,7 @@ fn a_shadow_limit_denies_nobody_and_is_charged_when_the_enforced_ones_and_itself
         (false, [(false, 0), (true, 5)]),
     ] {
         let decision = world.ask(&request("/"));
-        let seen: Vec<_> = decision.shadow.iter().map(|v| (v.allowed, v.remaining)).collect();
+        let seen: Vec<_> = decision.shadow().iter().map(|v| (v.allowed, v.remaining)).collect();
         assert_eq!((decision.allowed(), seen), (allowed, shadow.to_vec()));
         assert_eq!(decision.verdicts.len(), 1);
     }
@@ -578,7 +578,7 @@ fn a_rule_that_looks_on_denies_nobody_by_limit_list_or_missing_key() {
         [(true, true, true), (true, false, true), (true, false, false), (true, false, false)]
     {
         let decision = world.ask(&request);
-        let shadow: Vec<_> = decision.shadow.iter().map(|verdict| verdict.allowed).collect();
+        let shadow: Vec<_> = decision.shadow().iter().map(|verdict| verdict.allowed).collect();
         assert_eq!((decision.allowed(), &*shadow), (allowed, &[one, two] as &[_]));
     }
     assert_eq!(would_be_denied(&world.limiter.policy(), &request), ["listed", "keyed"]);
@@ -600,7 +600,7 @@ fn an_override_in_a_rule_that_looks_on_looks_on() {
         for denied in denied {
             let decision = world.ask(&request("/").header("x", user));
             assert!(decision.allowed() && decision.verdicts.is_empty());
-            assert_eq!(decision.shadow[0].allowed, !denied, "{user}");
+            assert_eq!(decision.shadow()[0].allowed, !denied, "{user}");
         }
     }
 }

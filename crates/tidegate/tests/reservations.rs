@@ -32,10 +32,10 @@ fn while_it_lasts_a_reservation_asked_for_again_is_the_same() {
         clock.set(Micros::from_secs(1_700_000_000 + second));
         let again = ready(limiter.reserve("k", 1).once("id")).unwrap();
         assert_eq!(again.id(), first.id(), "in second {second}");
-        assert!(again.decision().unwrap().repeated, "in second {second}");
+        assert!(again.decision().unwrap().repeated(), "in second {second}");
         again.keep();
     }
-    assert!(!first.decision().unwrap().repeated);
+    assert!(!first.decision().unwrap().repeated());
     assert_eq!(held(&limiter), 1);
 }
 
@@ -75,7 +75,7 @@ fn a_reservation_that_is_over_is_not_handed_out_again() {
         let over = first.id();
         end(&clock, first);
         let anew = ready(limiter.reserve("k", 1).once("id")).unwrap();
-        assert!(!anew.decision().unwrap().repeated, "{how}");
+        assert!(!anew.decision().unwrap().repeated(), "{how}");
         assert_ne!(anew.id(), over, "{how}");
         assert_eq!(held(&limiter), 1, "{how}");
         assert!(is_denied(ready(limiter.reserve("k", 1))), "{how}: a second holder");
@@ -127,7 +127,7 @@ async fn drop_commit_after(polls: usize) {
         assert_eq!(held(&limiter), 6, "dropped after {polls} polls");
         // The work was done, so somebody will see to it that it is charged.
         let settled = limiter.reservation(id).commit(6).await.unwrap();
-        assert_eq!((settled.expired, settled.remaining()), (false, 4), "after {polls} polls");
+        assert_eq!((settled.expired(), settled.remaining()), (false, 4), "after {polls} polls");
     }
 }
 
@@ -147,7 +147,7 @@ fn a_commit_of_too_large_a_cost_leaves_the_reservation_standing() {
     assert!(matches!(refused.refusal(), Some(Refusal::Cost(_))), "{refused}");
     assert_eq!(held(&limiter), 6);
     let settled = ready(limiter.reservation(id).commit(6)).unwrap();
-    assert_eq!((settled.expired, settled.remaining()), (false, 4));
+    assert_eq!((settled.expired(), settled.remaining()), (false, 4));
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ fn a_lease_survives_a_reset_and_is_charged_at_its_end() {
         assert_eq!((held(&limiter), remaining(&limiter)), (0, 4), "{text}: charged");
         // What was charged at the end is not charged again.
         let settled = settle(&limiter, id, 6).unwrap();
-        assert_eq!((settled.expired, settled.remaining()), (true, 4), "{text}");
+        assert_eq!((settled.expired(), settled.remaining()), (true, 4), "{text}");
     }
 }
 
@@ -226,7 +226,7 @@ fn a_lease_that_is_settled_after_a_reset_is_charged_once_and_in_time() {
     let id = hold(&limiter, 10, Expiry::Charge);
     limiter.reset("k").now().unwrap();
     let settled = settle(&limiter, id, 10).unwrap();
-    assert_eq!((settled.expired, settled.remaining()), (false, 0));
+    assert_eq!((settled.expired(), settled.remaining()), (false, 0));
     assert!(!limiter.check_now("k").unwrap().allowed());
     clock.advance(HOUR);
     assert_eq!(remaining(&limiter), 10);
@@ -239,7 +239,7 @@ fn a_reset_forgets_what_would_be_released() {
     limiter.reset("k").now().unwrap();
     assert_eq!((held(&limiter), remaining(&limiter)), (0, 10));
     let late = settle(&limiter, id, 6).unwrap();
-    assert_eq!((late.expired, late.remaining()), (true, 4), "charged all the same");
+    assert_eq!((late.expired(), late.remaining()), (true, 4), "charged all the same");
 }
 
 // --- turns and leases of limits ----------------------------------------------------------------
@@ -283,12 +283,12 @@ fn a_holder_may_stay_for_a_whole_lease_however_long_that_is() {
     let holder = ready(limiter.reserve("k", 1)).unwrap();
     clock.advance(2 * HOUR - Duration::from_micros(1));
     assert_eq!(held(&limiter), 1);
-    assert!(!ready(holder.renew(2 * HOUR)).unwrap().expired);
+    assert!(!ready(holder.renew(2 * HOUR)).unwrap().expired());
     clock.advance(2 * HOUR - Duration::from_micros(1));
     assert_eq!(held(&limiter), 1);
     clock.advance(Duration::from_micros(1));
     assert_eq!(held(&limiter), 0);
-    assert!(ready(holder.renew(2 * HOUR)).unwrap().expired);
+    assert!(ready(holder.renew(2 * HOUR)).unwrap().expired());
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn hold(limiter: &Limiter, cost: u64, expiry: Expiry) -> HoldId {
     let op = Op::Hold { id: HoldId::random().unwrap(), ttl: Micros::from_secs(60), expiry };
     let charges = [Charge { limit, key: "k".into(), cost, who: None }];
     let made = limiter.engine().decide(Call { op, charges: &charges, once: None });
-    made.now().unwrap().hold.unwrap()
+    made.now().unwrap().hold().unwrap()
 }
 
 fn settle(limiter: &Limiter, id: HoldId, cost: u64) -> Result<Decision, EngineError> {

@@ -129,7 +129,7 @@ fn hold_and_settle(memory: &Memory, limit: &Arc<RuleLimit>, id: u128) {
     let hold = Op::Hold { id, ttl, expiry: Expiry::Release };
     assert!(decide(memory, hold, &[charge(limit, KEY, 2)]).allowed());
     let settle = Op::Settle { id, cost: Some(Cost::ONE) };
-    assert!(!decide(memory, settle, &[]).expired);
+    assert!(!decide(memory, settle, &[]).expired());
 }
 
 fn check(memory: &Memory, limit: &Arc<RuleLimit>) -> bool {

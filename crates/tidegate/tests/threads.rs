@@ -320,7 +320,7 @@ fn never_more_hold_than_may() {
                 },
                 4 => {
                     if let Some(last) = held.last() {
-                        assert!(!ready(last.renew(Duration::from_secs(30))).unwrap().expired);
+                        assert!(!ready(last.renew(Duration::from_secs(30))).unwrap().expired());
                     }
                 }
                 way => {
@@ -375,10 +375,10 @@ fn never_more_hold_within_their_lease_than_may_while_the_clock_moves() {
             let one = rng.below(held.len() as u64) as usize;
             let renewed = ready(held[one].0.renew(Duration::from_micros(LEASE))).unwrap();
             // What had ended before stays ended.
-            if !renewed.expired {
+            if !renewed.expired() {
                 held[one].1.after = asked + LEASE;
             }
-            if renewed.expired || rng.one_in(4) {
+            if renewed.expired() || rng.one_in(4) {
                 let (reservation, mut span) = held.swap_remove(one);
                 span.after = span.after.min(clock.now().get());
                 spans.push(span);

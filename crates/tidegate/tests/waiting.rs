@@ -568,7 +568,7 @@ fn a_queue_limit_gives_the_same_answer_again_under_the_same_id() {
         other => panic!("{other:?}"),
     };
     assert_eq!(decision(first).verdicts, decision(again).verdicts);
-    assert!(decision(again).repeated);
+    assert!(decision(again).repeated());
 }
 
 #[test]
@@ -720,7 +720,7 @@ fn an_id_that_was_charged_gets_its_answer_again_however_many_wait() {
             match driver.answer(again) {
                 Some(Ok(decision)) => {
                     assert_eq!(decision.verdicts, first.verdicts, "{ahead} ahead, {timeout:?}");
-                    assert!(decision.repeated, "{ahead} ahead, {timeout:?}");
+                    assert!(decision.repeated(), "{ahead} ahead, {timeout:?}");
                 }
                 other => panic!("{ahead} ahead, {timeout:?}: {other:?}"),
             }

@@ -298,10 +298,10 @@ impl<'a> DecisionBody<'a> {
             rule: speaker.map(|(limit, _)| limit.rule()),
             source: decision.source.name(),
             never: wait == Wait::Never,
-            repeated: decision.repeated,
-            reservation: decision.hold.map(|id| id.to_string()),
+            repeated: decision.repeated(),
+            reservation: decision.hold().map(|id| id.to_string()),
             // One that was made before has less left, and who asked first was told how much.
-            expires_in_ms: answer.ttl.filter(|_| !decision.repeated).map(|ttl| ttl.get() / 1_000),
+            expires_in_ms: answer.ttl.filter(|_| !decision.repeated()).map(|ttl| ttl.get() / 1_000),
             expired: None,
             refunded: None,
             rules: answer.verdicts().map(|(limit, verdict)| verdict_body(limit, verdict)).collect(),

@@ -51,7 +51,7 @@ pub(super) async fn record(State(door): State<Door>, request: Request) -> Answer
 /// `POST /v1/refund`
 pub(super) async fn refund(State(door): State<Door>, request: Request) -> Answered {
     let answer = tell(&door, Verb::Refund, request).await?;
-    let refunded = Some(answer.decision.refunded.get());
+    let refunded = Some(answer.decision.refunded().get());
     Ok(told(&answer, &DecisionBody { refunded, ..DecisionBody::new(&answer) }))
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn renew(State(door): State<Door>, request: Request) -> Answere
 async fn settle(door: &Door, id: &str, how: Settle) -> Answered {
     let id = id.parse().map_err(Failure::Refused)?;
     let answer = door.service.settle(id, how).await?;
-    let expired = Some(answer.decision.expired);
+    let expired = Some(answer.decision.expired());
     let body = DecisionBody { expired, reservation: None, ..DecisionBody::new(&answer) };
     Ok(told(&answer, &body))
 }

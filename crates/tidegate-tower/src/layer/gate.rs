@@ -188,7 +188,12 @@ impl Gate {
             return Some(self.unanswered(request, &Refusal::KeyTooLong.into()));
         }
         let parts = key.parts();
-        let charges = &[Charge { limit, key: parts.key(), cost, who: None }];
+        let charge = Charge { limit, key: parts.key(), cost, who: None };
+        if let Some((source, verdict)) = self.limiter.engine().check_one(&charge) {
+            let decision = Decision::of_one(source, verdict);
+            return Some(self.decided(request, &[&**limit], Op::Check, &decision));
+        }
+        let charges = &[charge];
         match self.limiter.engine().decide(Call { op: Op::Check, charges, once: None }) {
             Answer::Ready(Ok(decision)) => {
                 Some(self.decided(request, &[&**limit], Op::Check, &decision))

@@ -115,7 +115,7 @@ async fn a_queue_gives_turns_at_its_rate(bench: &Bench) {
         assert_eq!((verdict.allowed, verdict.delay), (true, Micros::new(delay)), "turn {k}");
     }
     assert_eq!(wait_of(&bench.check(&limit, "k", 1).await), Micros::new(333_334));
-    let back = bench.one(Op::Refund, &limit, "k", 3).await.refunded;
+    let back = bench.one(Op::Refund, &limit, "k", 3).await.refunded();
     assert_eq!(back.get(), 1, "only the last turn can be given back");
     assert_eq!(bench.check(&limit, "k", 1).await.delay, Micros::new(1_333_334));
 }

@@ -53,12 +53,13 @@ async fn an_entry_charges_once_and_takes_a_place(bench: &Bench) {
         let asks = [(&limit, text, 4), (&holders, text, 1)];
         let entered = bench.ask(enter, &asks).await.expect("a decision");
         assert_eq!((entered.allowed(), remaining(&entered)), (true, vec![6, 1]), "{text}");
-        assert_eq!(entered.hold.map(HoldId::get), Some(id.get()), "{text}");
+        assert_eq!(entered.hold().map(HoldId::get), Some(id.get()), "{text}");
         assert_eq!(bench.used_and_held(&limit, text).await, (4, 0), "{text}");
         assert_eq!(bench.used_and_held(&holders, text).await, (0, 1), "{text}");
-        let left = bench.settle(entered.hold.expect("a place"), Some(0)).await.expect("a decision");
-        assert_eq!((left.expired, remaining(&left)), (false, vec![2]), "{text}");
-        assert_eq!(left.held, vec![holders.clone()], "the place alone, {text}");
+        let left =
+            bench.settle(entered.hold().expect("a place"), Some(0)).await.expect("a decision");
+        assert_eq!((left.expired(), remaining(&left)), (false, vec![2]), "{text}");
+        assert_eq!(left.held(), vec![holders.clone()], "the place alone, {text}");
         assert_eq!(bench.used_and_held(&limit, text).await, (4, 0), "{text}");
         assert_eq!(bench.used_and_held(&holders, text).await, (0, 0), "{text}");
     }
@@ -70,7 +71,7 @@ async fn whoever_denies_leaves_the_others_untouched(bench: &Bench) {
         let limit = bench.limit("both", text);
         let by_limit = bench.entered(&[(&limit, text, 11), (&holders, text, 1)]).await;
         let each: Vec<bool> = by_limit.verdicts.iter().map(|verdict| verdict.allowed).collect();
-        assert_eq!((each, by_limit.hold), (vec![false, true], None), "{text}");
+        assert_eq!((each, by_limit.hold()), (vec![false, true], None), "{text}");
         assert_eq!(bench.used_and_held(&holders, text).await, (0, 0), "{text}");
         let first = bench.entered(&[(&limit, text, 4), (&holders, text, 1)]).await;
         assert!(first.allowed(), "{text}");
@@ -79,7 +80,7 @@ async fn whoever_denies_leaves_the_others_untouched(bench: &Bench) {
         {
             let (id, enter) = bench.enter(TTL);
             let by_holders = bench.ask(enter, &asks).await.expect("a decision");
-            assert_eq!((by_holders.allowed(), by_holders.hold), (false, None), "{text}");
+            assert_eq!((by_holders.allowed(), by_holders.hold()), (false, None), "{text}");
             assert_eq!(wait_of(&by_holders.verdict()), TTL, "{text}");
             let refused = bench.settle(id, Some(0)).await.expect_err("never made");
             assert_eq!(refused.refusal(), Some(&Refusal::UnknownHold), "{text}");
@@ -99,14 +100,14 @@ async fn what_was_charged_recovers_from_the_beginning(bench: &Bench) {
         let entered = bench.entered(&[(&limit, text, 7), (&holders, text, 1)]).await;
         for _ in 0..4 {
             bench.advance(Micros::from_secs(3));
-            bench.renew(entered.hold.expect("a place"), TTL).await.expect("a decision");
+            bench.renew(entered.hold().expect("a place"), TTL).await.expect("a decision");
             assert_eq!(
                 bench.peek(&limit, text).await,
                 bench.peek(&limit, &checked).await,
                 "{text}"
             );
         }
-        bench.settle(entered.hold.expect("a place"), None).await.expect("a decision");
+        bench.settle(entered.hold().expect("a place"), None).await.expect("a decision");
         assert_eq!(bench.peek(&limit, text).await, bench.peek(&limit, &checked).await, "{text}");
     }
 }
@@ -115,14 +116,14 @@ async fn a_place_is_given_back_at_its_deadline(bench: &Bench) {
     let (limit, holders) =
         (bench.limit("day", "fixed-window 10/d"), bench.limit("one", "concurrency 1 lease 5s"));
     let asks = [(&limit, "k", 2), (&holders, "k", 1)];
-    let first = bench.entered(&asks).await.hold.expect("a place");
+    let first = bench.entered(&asks).await.hold().expect("a place");
     bench.advance(TTL.saturating_sub(Micros::new(1)));
     assert_eq!(wait_of(&bench.entered(&asks).await.verdict()), Micros::new(1));
     bench.advance(Micros::new(1));
     let second = bench.entered(&asks).await;
     assert_eq!((second.allowed(), remaining(&second)), (true, vec![6, 0]));
     let late = bench.settle(first, Some(0)).await.expect("a decision");
-    assert!(late.expired, "the place was gone");
+    assert!(late.expired(), "the place was gone");
     assert_eq!(bench.used_and_held(&holders, "k").await, (0, 1), "the second stays");
     assert_eq!(bench.used_and_held(&limit, "k").await, (4, 0), "and what was charged as well");
 }
@@ -131,16 +132,16 @@ async fn a_renewed_place_is_kept_and_charges_nothing(bench: &Bench) {
     let (limit, holders) =
         (bench.limit("log", "sliding-log 10/d"), bench.limit("kept", "concurrency 1 lease 5s"));
     let asks = [(&limit, "k", 2), (&holders, "k", 1)];
-    let id = bench.entered(&asks).await.hold.expect("a place");
+    let id = bench.entered(&asks).await.hold().expect("a place");
     for _ in 0..3 {
         bench.advance(Micros::from_secs(4));
         let renewed = bench.renew(id, TTL).await.expect("a decision");
-        assert_eq!((renewed.expired, renewed.held), (false, vec![holders.clone()]));
+        assert_eq!((renewed.expired(), renewed.held()), (false, &[holders.clone()][..]));
         assert!(!bench.entered(&asks).await.allowed());
     }
     assert_eq!(bench.used_and_held(&limit, "k").await, (2, 0));
     bench.advance(TTL);
-    assert!(bench.renew(id, TTL).await.expect("a decision").expired, "too late");
+    assert!(bench.renew(id, TTL).await.expect("a decision").expired(), "too late");
     assert!(bench.entered(&asks).await.allowed());
 }
 
@@ -157,12 +158,12 @@ async fn every_place_of_an_entry_is_given_back(bench: &Bench) {
         [(second, "k", 1), (first, "k", 1), (fourth, "k", 2), (third, "l", 3), (first, "k", 1)];
     let entered = bench.entered(&asks).await;
     assert_eq!(remaining(&entered), [9, 3, 8, 4, 3]);
-    let id = entered.hold.expect("places");
+    let id = entered.hold().expect("places");
     let renewed = bench.renew(id, TTL).await.expect("a decision");
-    assert_eq!((renewed.expired, remaining(&renewed)), (false, vec![3, 4]));
+    assert_eq!((renewed.expired(), remaining(&renewed)), (false, vec![3, 4]));
     let left = bench.settle(id, Some(0)).await.expect("a decision");
-    assert_eq!((left.expired, remaining(&left)), (false, vec![5, 7]));
-    assert_eq!(left.held, [first.clone(), third.clone()]);
+    assert_eq!((left.expired(), remaining(&left)), (false, vec![5, 7]));
+    assert_eq!(left.held(), [first.clone(), third.clone()]);
     for again in [bench.settle(id, Some(0)).await, bench.renew(id, TTL).await] {
         let refused = again.expect_err("there is one for every request, so it is forgotten");
         assert_eq!(refused.refusal(), Some(&Refusal::UnknownHold));
@@ -220,15 +221,15 @@ async fn what_looks_on_takes_part_as_in_a_check(bench: &Bench) {
     let asks: Vec<_> = rule.limits().iter().zip([2, 2, 1]).map(|(l, n)| (l, "k", n)).collect();
     let [_, log, holders] = rule.limits() else { unreachable!("three limits") };
     let first = bench.entered(&asks).await;
-    assert!(first.allowed() && first.shadow.iter().all(|verdict| verdict.allowed));
-    let id = first.hold.expect("a place, if only where it is looked at");
+    assert!(first.allowed() && first.shadow().iter().all(|verdict| verdict.allowed));
+    let id = first.hold().expect("a place, if only where it is looked at");
     let second = bench.entered(&asks).await;
-    assert!(second.allowed() && second.shadow.iter().all(|verdict| !verdict.allowed));
-    assert_eq!(second.hold, None, "nothing was held");
+    assert!(second.allowed() && second.shadow().iter().all(|verdict| !verdict.allowed));
+    assert_eq!(second.hold(), None, "nothing was held");
     assert_eq!(bench.used_and_held(log, "k").await, (2, 0));
     assert_eq!(bench.used_and_held(holders, "k").await, (0, 1));
     let left = bench.settle(id, Some(0)).await.expect("a decision");
-    assert_eq!((left.expired, left.verdicts.len(), left.held.len()), (false, 0, 0));
+    assert_eq!((left.expired(), left.verdicts.len(), left.held().len()), (false, 0, 0));
     assert_eq!(bench.used_and_held(holders, "k").await, (0, 0));
     assert_eq!(bench.peek(&rule.limits()[0], "k").await.remaining, 6, "both have passed");
 }
@@ -243,9 +244,9 @@ async fn a_visit_sets_aside_and_is_forgotten_when_it_is_settled(bench: &Bench) {
         assert_eq!((visit.allowed(), remaining(&visit)), (true, vec![6, 1]), "{text}");
         assert_eq!(bench.used_and_held(&limit, text).await, (0, 4), "{text}");
         assert_eq!(bench.used_and_held(&holders, text).await, (0, 1), "{text}");
-        let id = visit.hold.expect("a hold");
+        let id = visit.hold().expect("a hold");
         let settled = bench.settle(id, Some(3)).await.expect("a decision");
-        assert_eq!((settled.expired, settled.held.len()), (false, 2), "{text}");
+        assert_eq!((settled.expired(), settled.held().len()), (false, 2), "{text}");
         assert_eq!(bench.used_and_held(&limit, text).await, (3, 0), "{text}");
         assert_eq!(bench.used_and_held(&holders, text).await, (0, 0), "{text}");
         let again = bench.settle(id, Some(3)).await.expect_err("it is forgotten");

@@ -29,15 +29,15 @@ async fn a_hold_sets_aside_and_charges_nothing(bench: &Bench) {
         let made = bench.one(hold, &limit, text, 7).await;
         assert_eq!((made.allowed(), made.remaining()), (true, 3), "{text}");
         let asked = id.get();
-        let id = made.hold.expect("a hold");
+        let id = made.hold().expect("a hold");
         assert_eq!(id.get(), asked, "an engine only adds where it lies");
         let wait = wait_of(&bench.check(&limit, text, 4).await);
         assert_eq!(wait, TTL, "what is held comes back at the deadline, {text}");
         let (_, second) = bench.hold(TTL);
         let denied = bench.one(second, &limit, text, 4).await;
-        assert_eq!((denied.allowed(), denied.hold), (false, None), "{text}");
+        assert_eq!((denied.allowed(), denied.hold()), (false, None), "{text}");
         let cancelled = bench.settle(id, Some(0)).await.expect("a decision");
-        assert_eq!((cancelled.expired, cancelled.remaining()), (false, 10), "{text}");
+        assert_eq!((cancelled.expired(), cancelled.remaining()), (false, 10), "{text}");
         assert!(bench.check(&limit, text, 10).await.allowed, "{text}");
     }
 }
@@ -49,7 +49,7 @@ async fn a_commit_charges_what_it_names(bench: &Bench) {
             let key = format!("{text} {cost:?}");
             let id = bench.held(TTL, &limit, &key, 6).await;
             let done = bench.settle(id, cost).await.expect("a decision");
-            assert_eq!((done.expired, done.remaining()), (false, remaining), "{text} {cost:?}");
+            assert_eq!((done.expired(), done.remaining()), (false, remaining), "{text} {cost:?}");
             assert_eq!(done.allowed(), cost != Some(12), "denied only in debt, {text} {cost:?}");
         }
     }
@@ -63,7 +63,7 @@ async fn a_hold_is_all_or_none(bench: &Bench) {
     assert_eq!(bench.peek(&first, "k").await.remaining, 10);
     let (_, hold) = bench.hold(TTL);
     let made = bench.ask(hold, &[(&first, "k", 5), (&second, "k", 4)]).await;
-    let id = made.expect("a decision").hold.expect("a hold");
+    let id = made.expect("a decision").hold().expect("a hold");
     let done = bench.settle(id, None).await.expect("a decision");
     let remaining: Vec<u64> = done.verdicts.iter().map(|verdict| verdict.remaining).collect();
     assert_eq!(remaining, [5, 1]);
@@ -78,7 +78,7 @@ async fn a_hold_ends_at_its_deadline(bench: &Bench) {
         bench.advance(Micros::new(1));
         assert_eq!(bench.peek(&limit, text).await.remaining, 10, "{text}");
         let late = bench.settle(id, Some(4)).await.expect("a decision");
-        assert_eq!((late.expired, late.remaining()), (true, 6), "charged all the same, {text}");
+        assert_eq!((late.expired(), late.remaining()), (true, 6), "charged all the same, {text}");
     }
 }
 
@@ -88,12 +88,12 @@ async fn a_lease_is_charged_at_its_deadline(bench: &Bench) {
         let (id, hold) = bench.hold(TTL);
         let Op::Hold { ttl, .. } = hold else { unreachable!("a hold") };
         let made = bench.one(Op::Hold { id, ttl, expiry: Expiry::Charge }, &limit, text, 6).await;
-        let id = made.hold.expect("a hold");
+        let id = made.hold().expect("a hold");
         bench.advance(TTL);
         let charged = bench.inspect(&limit, text).await.standing;
         assert_eq!((charged.used, charged.held), (6, 0), "{text}");
         let late = bench.settle(id, Some(4)).await.expect("a decision");
-        assert_eq!((late.expired, late.remaining()), (true, 4), "not charged twice, {text}");
+        assert_eq!((late.expired(), late.remaining()), (true, 4), "not charged twice, {text}");
         bench.advance(Micros::from_secs(40 * 86_400));
     }
 }
@@ -102,12 +102,12 @@ async fn a_renewed_hold_lasts_longer(bench: &Bench) {
     let limit = bench.limit("renew", "sliding-log 10/m");
     let id = bench.held(TTL, &limit, "k", 6).await;
     bench.advance(Micros::from_secs(4));
-    assert!(!bench.renew(id, TTL).await.expect("a decision").expired);
+    assert!(!bench.renew(id, TTL).await.expect("a decision").expired());
     bench.advance(Micros::from_secs(4));
     assert_eq!(bench.peek(&limit, "k").await.remaining, 4);
     bench.advance(Micros::from_secs(1));
     assert_eq!(bench.peek(&limit, "k").await.remaining, 10);
-    assert!(bench.renew(id, TTL).await.expect("a decision").expired, "too late");
+    assert!(bench.renew(id, TTL).await.expect("a decision").expired(), "too late");
     assert_eq!(bench.peek(&limit, "k").await.remaining, 10);
 }
 
@@ -187,7 +187,7 @@ async fn a_hold_ends_under_the_limit_that_counts_by_then(bench: &Bench) {
         };
         assert_eq!(fill().await, 96, "{key}");
         let renewed = bench.renew(ids[0], TTL).await.expect("a decision");
-        assert_eq!((renewed.expired, renewed.verdict().limit), (false, 100), "{key}");
+        assert_eq!((renewed.expired(), renewed.verdict().limit), (false, 100), "{key}");
         assert_eq!(fill().await, 96, "{key}");
         let settled = bench.settle(ids[1], Some(1)).await.expect("a decision");
         assert_eq!((settled.remaining(), settled.verdict().limit), (0, 100), "{key}");

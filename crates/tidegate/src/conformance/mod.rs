@@ -159,7 +159,7 @@ impl Bench {
     /// Holds `cost`, which must be allowed.
     async fn held(&self, ttl: Micros, limit: &Arc<RuleLimit>, key: &str, cost: u64) -> HoldId {
         let (_, hold) = self.hold(ttl);
-        self.one(hold, limit, key, cost).await.hold.expect("a hold")
+        self.one(hold, limit, key, cost).await.hold().expect("a hold")
     }
 
     fn hold(&self, ttl: Micros) -> (HoldId, Op) {

@@ -17,7 +17,7 @@ pub(super) async fn run(new: impl Fn() -> Bench) {
 }
 
 fn repeated(first: &Decision) -> Decision {
-    Decision { repeated: true, ..first.clone() }
+    first.clone().again()
 }
 
 async fn an_id_is_charged_once(bench: &Bench) {
@@ -86,12 +86,12 @@ async fn a_reservation_made_twice_is_one(bench: &Bench) {
     assert_eq!(again, repeated(&first), "the same reservation");
     assert_eq!(bench.peek(&limit, "k").await.remaining, 6);
     // A reservation that is over is not handed out again.
-    bench.settle(first.hold.expect("a hold"), Some(0)).await.expect("a decision");
+    bench.settle(first.hold().expect("a hold"), Some(0)).await.expect("a decision");
     let anew = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
-    assert!(anew.allowed() && !anew.repeated && anew.hold != first.hold);
+    assert!(anew.allowed() && !anew.repeated() && anew.hold() != first.hold());
     bench.advance(Micros::from_secs(5));
     let after = bench.ask_once(hold(), &[(&limit, "k", 4)], Some("a")).await.expect("a decision");
-    assert!(after.allowed() && !after.repeated && after.hold != anew.hold);
+    assert!(after.allowed() && !after.repeated() && after.hold() != anew.hold());
 }
 
 async fn a_renewed_reservation_is_the_same_one(bench: &Bench) {
@@ -102,19 +102,19 @@ async fn a_renewed_reservation_is_the_same_one(bench: &Bench) {
         bench.ask_once(hold, &[(&limit, "k", 1)], Some("a")).await.expect("a decision")
     };
     let first = ask().await;
-    let id = first.hold.expect("a hold");
+    let id = first.hold().expect("a hold");
     for _ in 0..3 {
         bench.advance(Micros::from_secs(40));
-        assert!(!bench.renew(id, ttl).await.expect("a decision").expired);
+        assert!(!bench.renew(id, ttl).await.expect("a decision").expired());
         assert_eq!(ask().await, repeated(&first));
         assert_eq!(bench.inspect(&limit, "k").await.standing.held, 1);
     }
     bench.settle(id, Some(0)).await.expect("a decision");
     let second = ask().await;
-    assert!(!second.repeated && second.hold != first.hold, "cancelled, it is not handed out");
+    assert!(!second.repeated() && second.hold() != first.hold(), "cancelled, it is not handed out");
     bench.one(Op::Reset, &limit, "k", 0).await;
     let third = ask().await;
-    assert!(!third.repeated && third.hold != second.hold, "nor is one that was reset");
+    assert!(!third.repeated() && third.hold() != second.hold(), "nor is one that was reset");
 }
 
 async fn an_id_outlives_a_step_of_the_clock(bench: &Bench) {
@@ -130,7 +130,7 @@ async fn an_id_outlives_a_step_of_the_clock(bench: &Bench) {
             assert_eq!(ask().await, repeated(&first), "{text}, {step} us back");
         }
         bench.advance(CallId::TTL);
-        assert!(!ask().await.repeated, "{text}: an hour from the step on, and no longer");
+        assert!(!ask().await.repeated(), "{text}: an hour from the step on, and no longer");
         bench.advance(Micros::from_secs(40 * 86_400));
     }
 }

@@ -37,12 +37,12 @@ async fn a_record_goes_into_debt_of_one_more_limit(bench: &Bench) {
 async fn a_refund_gives_back_what_is_used_and_no_more(bench: &Bench) {
     for text in EVERY_LIMIT {
         let limit = bench.limit("refund", text);
-        assert_eq!(bench.one(Op::Refund, &limit, text, 3).await.refunded, Cost::ZERO, "{text}");
+        assert_eq!(bench.one(Op::Refund, &limit, text, 3).await.refunded(), Cost::ZERO, "{text}");
         bench.check(&limit, text, 8).await;
         let some = bench.one(Op::Refund, &limit, text, 3).await;
-        assert_eq!((some.refunded.get(), some.remaining()), (3, 5), "{text}");
+        assert_eq!((some.refunded().get(), some.remaining()), (3, 5), "{text}");
         let rest = bench.one(Op::Refund, &limit, text, 1 << 32).await;
-        assert_eq!((rest.refunded.get(), rest.remaining()), (5, 10), "{text}");
+        assert_eq!((rest.refunded().get(), rest.remaining()), (5, 10), "{text}");
         assert!(bench.check(&limit, text, 10).await.allowed, "{text}");
     }
 }

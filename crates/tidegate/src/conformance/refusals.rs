@@ -59,7 +59,7 @@ async fn a_hold_has_a_length_and_a_name_of_its_own(bench: &Bench) {
         }
         let (id, hold) = bench.hold(Micros::from_secs(5));
         assert_eq!(refusal(bench.ask(hold, &[(&limit, text, 0)]).await), Refusal::EmptyHold);
-        let id = bench.one(hold, &limit, text, 1).await.hold.unwrap_or(id);
+        let id = bench.one(hold, &limit, text, 1).await.hold().unwrap_or(id);
         assert_eq!(refusal(bench.ask(hold, &[(&limit, text, 1)]).await), Refusal::IdReused);
         assert_eq!(refusal(bench.renew(id, Micros::ZERO).await), Refusal::HoldLength);
         assert_eq!(bench.peek(&limit, text).await.remaining, 9, "{text}");

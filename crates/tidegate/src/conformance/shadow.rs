@@ -33,11 +33,11 @@ async fn a_limit_that_looks_on_denies_nobody_and_says_what_it_thinks(bench: &Ben
     for text in EVERY_LIMIT {
         let limits = pair("fixed-window 100/h", text);
         let first = bench.both(Op::Check, &limits, text, 10).await;
-        assert!(first.allowed() && first.shadow[0].allowed, "{text}");
-        assert_eq!((first.verdicts.len(), first.shadow.len()), (1, 1));
+        assert!(first.allowed() && first.shadow()[0].allowed, "{text}");
+        assert_eq!((first.verdicts.len(), first.shadow().len()), (1, 1));
         let second = bench.both(Op::Check, &limits, text, 10).await;
         assert!(second.allowed(), "the one that decides has room, {text}");
-        assert!(!second.shadow[0].allowed, "{text}");
+        assert!(!second.shadow()[0].allowed, "{text}");
         assert_eq!(second.verdict().remaining, 80);
         assert_eq!(bench.inspect(&limits[1], text).await.standing.used, 10, "{text}");
     }
@@ -48,10 +48,10 @@ async fn a_limit_that_looks_on_is_charged_when_both_allow(bench: &Bench) {
         let limits = pair("sliding-log 4/60s", text);
         assert!(bench.both(Op::Check, &limits, text, 4).await.allowed());
         let denied = bench.both(Op::Check, &limits, text, 4).await;
-        assert!(!denied.allowed() && denied.shadow[0].allowed, "{text}");
+        assert!(!denied.allowed() && denied.shadow()[0].allowed, "{text}");
         assert_eq!(bench.inspect(&limits[1], text).await.standing.used, 4, "a denial, {text}");
         let peek = bench.both(Op::Peek, &limits, text, 0).await;
-        assert_eq!(peek.shadow[0].remaining, 6, "{text}");
+        assert_eq!(peek.shadow()[0].remaining, 6, "{text}");
         bench.both(Op::Reset, &limits, text, 0).await;
         assert_eq!(bench.inspect(&limits[1], text).await.standing.used, 0, "{text}");
         bench.advance(Micros::from_secs(120));
@@ -63,17 +63,17 @@ async fn a_reservation_holds_what_looks_on_only_if_it_fits(bench: &Bench) {
         let limits = pair("fixed-window 100/h", text);
         let reserve = async |cost| {
             let (_, hold) = bench.hold(Micros::from_secs(60));
-            bench.both(hold, &limits, text, cost).await.hold.expect("a hold")
+            bench.both(hold, &limits, text, cost).await.hold().expect("a hold")
         };
         let (small, large) = (reserve(6).await, reserve(8).await);
         let held = async |i: usize| bench.inspect(&limits[i], text).await.standing.held;
         assert_eq!((held(0).await, held(1).await), (14, 6), "8 more do not fit into 10, {text}");
         let settled = bench.settle(large, Some(3)).await.expect("a decision");
-        assert!(!settled.expired, "{text}");
-        assert_eq!(settled.held.len(), 1);
-        assert_eq!((settled.held[0].rule(), settled.verdicts.len()), ("pair", 1));
+        assert!(!settled.expired(), "{text}");
+        assert_eq!(settled.held().len(), 1);
+        assert_eq!((settled.held()[0].rule(), settled.verdicts.len()), ("pair", 1));
         let settled = bench.settle(small, Some(2)).await.expect("a decision");
-        assert!(!settled.expired, "{text}");
+        assert!(!settled.expired(), "{text}");
         let used = async |i: usize| bench.inspect(&limits[i], text).await.standing.used;
         assert_eq!((used(0).await, used(1).await), (5, 2), "{text}");
         assert_eq!((held(0).await, held(1).await), (0, 0), "{text}");
@@ -87,6 +87,6 @@ async fn a_rule_that_only_looks_on_allows_everything(bench: &Bench) {
         let decision = bench.ask(Op::Check, &[(&rule.limits()[0], "k", 1)]).await;
         let decision = decision.expect("a decision");
         assert!(decision.allowed() && decision.verdicts.is_empty());
-        assert_eq!(decision.shadow[0].allowed, asked == 0);
+        assert_eq!(decision.shadow()[0].allowed, asked == 0);
     }
 }

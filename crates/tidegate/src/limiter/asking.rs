@@ -4,12 +4,12 @@ use std::future::IntoFuture;
 use std::ops::Deref;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, InvalidCost};
+use tidegate_core::{Cost, InvalidCost, Verdict};
 
 use super::Limiter;
 use crate::engine::Refusal;
 use crate::policy::{About, Charges, Lists, Question};
-use crate::{Answer, Call, CallId, Charge, Decision, EngineError, Key, Op, Plan, Policy};
+use crate::{Answer, Call, CallId, Decision, EngineError, Key, Op, Plan, Policy, Source};
 
 /// One rule, one key, one cost, for [`Limiter::check_each`].
 #[derive(Clone, Copy, Debug)]
@@ -130,8 +130,8 @@ impl<'a> Asking<'a> {
 
     /// The answer without waiting for it; refused by an engine that has to wait.
     pub fn now(self) -> Result<Decision, EngineError> {
-        match self.check_plain() {
-            Some(answer) => answer,
+        match self.check_one() {
+            Some((source, verdict)) => Ok(Decision::of_one(source, verdict)),
             None => self.answer().now(),
         }
     }
@@ -166,8 +166,8 @@ impl<'a> Asking<'a> {
         if let Target::Plan(plan) = self.target {
             return self.plan_answer(plan);
         }
-        if let Some(answer) = self.check_plain() {
-            return Answer::Ready(answer);
+        if let Some((source, verdict)) = self.check_one() {
+            return Answer::Ready(Ok(Decision::of_one(source, verdict)));
         }
         let policy = self.limiter.policy();
         let immediate = match self.plan(&policy).map(|plan| self.ask(&plan)) {
@@ -186,16 +186,14 @@ impl<'a> Asking<'a> {
     }
 
     /// A check of a policy that is a single limit needs no plan, if the engine answers at once.
-    fn check_plain(&self) -> Option<Result<Decision, EngineError>> {
+    #[inline(always)]
+    fn check_one(&self) -> Option<(Source, Verdict)> {
         let (Op::Check, Target::All { key, cost: Ok(cost) }) = (self.op, self.target) else {
             return None;
         };
-        let policy = self.limiter.shared.policy.load();
-        let limit = policy.plain_limit().filter(|_| self.once.is_none() && key.is_valid())?;
-        let charges = &[Charge { limit, key, cost, who: self.who }];
-        match self.limiter.engine().decide(Call { op: Op::Check, charges, once: None }) {
-            Answer::Ready(answer) => Some(answer),
-            Answer::Later(_) => None,
+        match self.once {
+            None => self.limiter.check_one(key, cost, self.who),
+            Some(_) => None,
         }
     }
 

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_core::{Cost, Limit};
+use tidegate_core::{Cost, Limit, Verdict};
 
 pub use self::asking::{Ask, Asking, Telling};
 pub use self::entering::{Entered, Entering};
@@ -36,8 +36,8 @@ use crate::engine::Refusal;
 use crate::key::Fingerprints;
 use crate::policy::Lists;
 use crate::{
-    Clock, Decision, Engine, EngineError, HoldId, Inspection, InvalidRule, Key, Op, Plan, Policy,
-    PolicyRule, Rule,
+    Charge, Clock, Decision, Engine, EngineError, HoldId, Inspection, InvalidRule, Key, Op, Plan,
+    Policy, PolicyRule, Rule, Source,
 };
 
 /// Rules over an engine. Clones are the same limiter.
@@ -127,7 +127,19 @@ impl Limiter {
 
     /// As [`check`](Self::check), without a runtime; refused by an engine that has to wait.
     pub fn check_now<'a>(&'a self, key: impl Into<Key<'a>>) -> Result<Decision, EngineError> {
-        self.check(key).now()
+        let key = key.into();
+        match self.check_one(key, Cost::ONE, None) {
+            Some((source, verdict)) => Ok(Decision::of_one(source, verdict)),
+            None => self.check(key).now(),
+        }
+    }
+
+    /// A check of a policy that is a single limit needs no plan, if the engine answers at once.
+    #[inline(always)]
+    fn check_one(&self, key: Key<'_>, cost: Cost, who: Option<&str>) -> Option<(Source, Verdict)> {
+        let policy = self.shared.policy.load();
+        let limit = policy.plain_limit().filter(|_| key.is_valid())?;
+        self.engine().check_one(&Charge { limit, key, cost, who })
     }
 
     /// May all of these pass now? Each names its rule, its key and its cost; all or none.

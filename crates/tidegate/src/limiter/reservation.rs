@@ -52,9 +52,9 @@ impl<'a> Reserve<'a> {
         let op =
             Op::Hold { id: HoldId::random()?, ttl: self.ttl_or_default(), expiry: Expiry::Release };
         let decision = self.asking.with(op).await?;
-        let Some(id) = decision.hold else { return Err(Limited::denied(decision)) };
+        let Some(id) = decision.hold() else { return Err(Limited::denied(decision)) };
         let mut held = Held::made(self.asking.limiter, id);
-        if decision.repeated {
+        if decision.repeated() {
             // Whoever made it first is the one to cancel it.
             held.keep();
         }

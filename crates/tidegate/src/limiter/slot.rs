@@ -33,7 +33,7 @@ impl Slot {
     ///
     /// For a plan, that is [`Plan::lease`](crate::Plan::lease).
     pub fn of(limiter: &Limiter, decision: &Decision, lease: Micros) -> Option<Self> {
-        let id = decision.hold?;
+        let id = decision.hold()?;
         let renewing = Handle::try_current().ok().map(|runtime| {
             let task = runtime.spawn(renew(Held::found(limiter, id), lease));
             Renewing(task.abort_handle())
@@ -85,7 +85,7 @@ async fn renew(held: Held, lease: Micros) {
     loop {
         clock.sleep_until(clock.elapsed().saturating_add(pause)).await;
         pause = match held.renew(lease).await {
-            Ok(decision) if !decision.expired => a_part(3),
+            Ok(decision) if !decision.expired() => a_part(3),
             // It has ended, was settled or is forgotten.
             Ok(_) | Err(EngineError::Refused(_)) => return,
             Err(_) => a_part(10),

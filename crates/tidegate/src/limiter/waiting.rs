@@ -36,7 +36,7 @@ impl Asking<'_> {
         let after =
             |span: Micros| Some(clock.elapsed().saturating_add(span)).filter(|&t| t <= deadline);
         let look = self.with(Op::Peek).await?;
-        if look.repeated {
+        if look.repeated() {
             clock.sleep_until(clock.elapsed().saturating_add(look.delay())).await;
             return Ok(look);
         }
@@ -79,7 +79,7 @@ impl Asking<'_> {
             if decision.allowed() {
                 drop(ticket);
                 // Whoever gives up while it waits for its turn leaves its place as well.
-                let held = decision.hold.map(|id| Held::made(self.limiter, id));
+                let held = decision.hold().map(|id| Held::made(self.limiter, id));
                 clock.sleep_until(clock.elapsed().saturating_add(decision.delay())).await;
                 if let Some(mut held) = held {
                     held.keep();

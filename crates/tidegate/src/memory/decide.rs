@@ -56,14 +56,19 @@ impl Memory {
             if let Some(holds) = &mut holds {
                 let held = parts.iter().zip(&taken);
                 let held = held.filter(|(part, taken)| **taken && part.is_set_aside(call.op));
-                decision.hold = remember_hold(holds, call.op, held.map(|(part, _)| part), now);
+                let hold = remember_hold(holds, call.op, held.map(|(part, _)| part), now);
+                if hold.is_some() {
+                    decision.details_mut().hold = hold;
+                }
             }
             for (i, part) in parts.iter().enumerate().filter(|(i, _)| taken[*i]) {
                 if let Some(cell) = locked.cell(part, places[i]) {
                     cell.bring_to(part.limit, now, self.budget_of(places[i]));
                 }
                 let given = self.write(&mut locked, part, places[i], call.op, now);
-                decision.refunded = decision.refunded.max(given);
+                if given > decision.refunded() {
+                    decision.details_mut().refunded = given;
+                }
                 let after = peek(&mut locked, part, places[i], now);
                 let Verdict { remaining, reset_after, .. } = after;
                 verdicts[i] = match call.op.takes() {
@@ -170,7 +175,7 @@ impl Memory {
         now: Micros,
     ) -> Option<Result<Decision, EngineError>> {
         let answered = once.find(locked, now)?;
-        if let (Op::Hold { .. }, Ok(Some(id))) = (call.op, answered.as_ref().map(|d| d.hold)) {
+        if let (Op::Hold { .. }, Ok(Some(id))) = (call.op, answered.as_ref().map(|d| d.hold())) {
             let mut deciding = parts.iter().filter(|part| !part.looks_on());
             let lasts = deciding.all(|part| {
                 let place = locked.place(part, Op::Peek, now).unwrap_or(Place::Own);
@@ -251,7 +256,7 @@ impl OnceKey {
             return None;
         }
         Some(if record.request == self.request {
-            Ok(Decision { repeated: true, ..record.decision.clone() })
+            Ok(record.decision.clone().again())
         } else {
             Err(Refusal::IdReused.into())
         })

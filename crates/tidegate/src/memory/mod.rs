@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, PoisonError, TryLockError};
 
-use tidegate_core::{Cost, Expiry, Micros};
+use tidegate_core::{Cost, Expiry, Micros, Verdict};
 
 use self::budget::Budget;
 use self::cell::Cell;
@@ -35,8 +35,8 @@ use crate::key::Fingerprints;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{
-    Answer, Call, Clock, Decision, Engine, EngineError, Health, Inspection, Key, Op, RuleLimit,
-    SystemClock,
+    Answer, Call, Charge, Clock, Decision, Engine, EngineError, Health, Inspection, Key, Op,
+    RuleLimit, Source, SystemClock,
 };
 
 /// Counts in this process, for one machine or one instance.
@@ -206,7 +206,7 @@ impl Memory {
     fn inspect_now(&self, limit: &Arc<RuleLimit>, key: Key<'_>) -> Result<Inspection, EngineError> {
         let look = Call {
             op: Op::Peek,
-            charges: &[crate::Charge { limit, key, cost: Cost::ZERO, who: None }],
+            charges: &[Charge { limit, key, cost: Cost::ZERO, who: None }],
             once: None,
         };
         look.validate()?;
@@ -229,6 +229,11 @@ impl Engine for Memory {
             Some(decision) => Answer::Ready(Ok(decision)),
             None => Answer::Ready(self.decide_with_care(&call)),
         }
+    }
+
+    #[inline]
+    fn check_one(&self, charge: &Charge<'_>) -> Option<(Source, Verdict)> {
+        Some((Source::Memory, self.quick_one(charge)?))
     }
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {

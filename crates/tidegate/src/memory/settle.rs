@@ -73,7 +73,9 @@ impl Memory {
                 let budget = self.budget_of(place);
                 let cell = locked.cell(part, place);
                 let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
-                decision.expired |= held.is_none() && !part.looks_on();
+                if held.is_none() && !part.looks_on() {
+                    decision.details_mut().expired = true;
+                }
                 let charged_at_end = match (held, reserved.expiry) {
                     (None, Expiry::Charge) => part.cost,
                     _ => Cost::ZERO,
@@ -114,7 +116,9 @@ impl Memory {
                     let renewed = held.map(|held| Hold { deadline, ttl, ..held });
                     renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
                 });
-                decision.expired |= !renewed && !part.looks_on();
+                if !renewed && !part.looks_on() {
+                    decision.details_mut().expired = true;
+                }
                 decision.push(part.limit, peek(locked, part, place, now));
             }
             // Whatever was renewed must be remembered for longer than it lasts.
@@ -149,7 +153,7 @@ impl Memory {
             holds.0.remove(id.get());
         }
         let deciding = held_parts.iter().filter(|part| !part.limit.is_shadow());
-        decision.held = deciding.map(|part| part.limit.clone()).collect();
+        decision.details_mut().held = deciding.map(|part| part.limit.clone()).collect();
         Ok(decision)
     }
 

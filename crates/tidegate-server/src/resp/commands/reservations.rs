@@ -18,7 +18,7 @@ pub(super) async fn reserve(
     words.end()?;
     let answer = service.ask(Verb::Reserve(ttl), &[ask], None).await.map_err(text)?;
     reply.array(9);
-    match answer.decision.hold {
+    match answer.decision.hold() {
         Some(id) => reply.bulk(id.to_string().as_bytes()),
         None => reply.null(),
     };
@@ -65,7 +65,7 @@ async fn settle(
 ) -> Result<(), Error> {
     words.end()?;
     let answer = service.settle(id, how).await.map_err(text)?;
-    reply.integer((!answer.decision.expired).into());
+    reply.integer((!answer.decision.expired()).into());
     Ok(())
 }
 

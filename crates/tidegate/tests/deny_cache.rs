@@ -1,0 +1,262 @@
+//! What a cache of denials may answer, and what it must not.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{
+    Answer, Call, Charge, Clock, Cost, Decision, DenyCache, Engine, Expiry, Health, HoldId,
+    Inspection, Key, ManualClock, Memory, Micros, Op, Rule, RuleLimit, Source, Wait,
+};
+
+/// A store that counts what it is asked.
+struct Counted {
+    memory: Arc<Memory>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Engine for Counted {
+    fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.memory.decide(call)
+    }
+
+    fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
+        self.memory.inspect(limit, key)
+    }
+
+    fn health(&self) -> Health {
+        self.memory.health()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.memory.clock()
+    }
+}
+
+struct Bench {
+    cache: DenyCache<Counted>,
+    /// The same store, as another process would see it.
+    store: Arc<Memory>,
+    calls: Arc<AtomicU64>,
+    clock: ManualClock,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let clock = ManualClock::new(Micros::new(1_700_000_000_000_500));
+        let store = Arc::new(Memory::builder().clock(clock.clone()).build());
+        let calls = Arc::default();
+        let counted = Counted { memory: Arc::clone(&store), calls: Arc::clone(&calls) };
+        Self { cache: DenyCache::new(counted), store, calls, clock }
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+fn limit(rule: &str, notation: &str) -> Arc<RuleLimit> {
+    Rule::new(rule, [notation.parse().unwrap()]).unwrap().limits()[0].clone()
+}
+
+fn charge<'a>(limit: &'a Arc<RuleLimit>, key: &'a str, cost: u64) -> Charge<'a> {
+    Charge { limit, key: key.into(), cost: Cost::new(cost).unwrap(), who: None }
+}
+
+fn ask(engine: &impl Engine, op: Op, charges: &[Charge<'_>]) -> Decision {
+    engine.decide(Call { op, charges, once: None }).now().unwrap()
+}
+
+fn check(engine: &impl Engine, limit: &Arc<RuleLimit>, cost: u64) -> Decision {
+    ask(engine, Op::Check, &[charge(limit, "k", cost)])
+}
+
+#[test]
+fn a_denial_is_answered_from_here_until_it_is_over_and_counts_down() {
+    let bench = Bench::new();
+    let limit = limit("r", "1/500ms burst 5");
+    assert_eq!((0..5).filter(|_| check(&bench.cache, &limit, 1).allowed()).count(), 5);
+    let first = check(&bench.cache, &limit, 1);
+    assert_eq!((first.allowed(), first.source, bench.calls()), (false, Source::Memory, 6));
+    for passed in 1..500 {
+        bench.clock.advance(Duration::from_millis(1));
+        let denied = check(&bench.cache, &limit, 1);
+        let truth = ask(&*bench.store, Op::Peek, &[charge(&limit, "k", 0)]);
+        assert_eq!(denied.source, Source::DenyCache, "after {passed} ms");
+        assert_eq!(denied.retry_after(), truth.retry_after(), "after {passed} ms");
+        let (one, other) = (denied.verdict(), truth.verdict());
+        assert_eq!((one.remaining, one.reset_after), (other.remaining, other.reset_after));
+    }
+    assert_eq!(bench.calls(), 6);
+    bench.clock.advance(Duration::from_millis(1));
+    assert!(check(&bench.cache, &limit, 1).allowed());
+}
+
+#[test]
+fn it_lasts_a_second_at_most_and_serves_higher_costs_but_no_lower_ones() {
+    let bench = Bench::new();
+    let limit = limit("r", "1/m burst 10");
+    check(&bench.cache, &limit, 8);
+    assert!(!check(&bench.cache, &limit, 4).allowed());
+    let at = bench.calls();
+    let larger = check(&bench.cache, &limit, 6);
+    assert_eq!((larger.source, larger.allowed()), (Source::DenyCache, false));
+    let truth = Wait::For(Micros::from_secs(240));
+    assert!(larger.retry_after() < truth, "a lower bound, or less than the truth");
+    assert_eq!(check(&bench.cache, &limit, 11).retry_after(), Wait::Never);
+    assert_eq!(bench.calls(), at);
+    assert!(check(&bench.cache, &limit, 2).allowed(), "a smaller cost is for the store");
+    assert_eq!(bench.calls(), at + 1);
+    // What it takes counts: the old denial is a lower bound now, for a second and no longer.
+    assert_eq!(check(&bench.cache, &limit, 4).source, Source::DenyCache);
+    bench.clock.advance(Duration::from_secs(1));
+    assert_eq!(check(&bench.cache, &limit, 4).source, Source::Memory);
+}
+
+#[test]
+fn whatever_is_given_back_through_it_is_noticed_at_once_and_elsewhere_after_a_second() {
+    let holds = |id| Op::Hold { id, ttl: Micros::from_secs(60), expiry: Expiry::Release };
+    let notation = "fixed-window 5/1h";
+    for case in ["refund", "reset", "settle", "raise", "elsewhere"] {
+        let bench = Bench::new();
+        let limit_of = |notation: &str| limit("r", notation);
+        let limit = limit_of(notation);
+        let id = HoldId::random().unwrap();
+        ask(&bench.cache, holds(id), &[charge(&limit, "k", 2)]);
+        check(&bench.cache, &limit, 3);
+        assert!(!check(&bench.cache, &limit, 1).allowed());
+        assert_eq!(check(&bench.cache, &limit, 1).source, Source::DenyCache);
+        let back = &[charge(&limit, "k", 1)];
+        let noticed = match case {
+            "refund" => ask(&bench.cache, Op::Refund, back).allowed(),
+            "reset" => ask(&bench.cache, Op::Reset, back).allowed(),
+            "settle" => {
+                let op = Op::Settle { id, cost: Some(Cost::ZERO) };
+                ask(&bench.cache, op, &[]);
+                true
+            }
+            "raise" => {
+                assert!(check(&bench.cache, &limit_of("fixed-window 6/1h"), 1).allowed());
+                continue;
+            }
+            _ => {
+                ask(&*bench.store, Op::Refund, back);
+                false
+            }
+        };
+        assert_eq!(check(&bench.cache, &limit, 1).allowed(), noticed, "{case}");
+        bench.clock.advance(Duration::from_secs(1));
+        assert!(noticed || check(&bench.cache, &limit, 1).allowed(), "{case}");
+    }
+}
+
+#[test]
+fn calls_with_an_id_peeks_and_sums_go_to_the_store() {
+    let bench = Bench::new();
+    let limit = limit("r", "1/m burst 3");
+    check(&bench.cache, &limit, 3);
+    check(&bench.cache, &limit, 1);
+    let id = tidegate::CallId::new("id").unwrap();
+    let at = bench.calls();
+    let charges = [charge(&limit, "k", 1)];
+    let call = Call { op: Op::Check, charges: &charges, once: Some(id) };
+    assert_eq!(bench.cache.decide(call).now().unwrap().source, Source::Memory);
+    let twice = [charges[0], charges[0]];
+    assert_eq!(ask(&bench.cache, Op::Check, &twice).source, Source::Memory);
+    assert_eq!(ask(&bench.cache, Op::Peek, &charges).source, Source::Memory);
+    assert_eq!(bench.calls(), at + 3);
+}
+
+#[test]
+fn a_call_over_several_limits_needs_to_know_all_of_them() {
+    let bench = Bench::new();
+    let (wide, narrow) = (limit("wide", "1/m burst 100"), limit("narrow", "1/m burst 1"));
+    let both = |key| [charge(&wide, "all", 1), charge(&narrow, key, 1)];
+    assert!(ask(&bench.cache, Op::Check, &both("a")).allowed());
+    let denied = ask(&bench.cache, Op::Check, &both("a"));
+    assert_eq!((denied.allowed(), denied.source), (false, Source::Memory));
+    let again = ask(&bench.cache, Op::Check, &both("a"));
+    assert_eq!((again.source, &again.verdicts), (Source::DenyCache, &denied.verdicts));
+    // Nothing is known about this one, and it may pass.
+    assert!(ask(&bench.cache, Op::Check, &both("b")).allowed());
+    assert!(check(&bench.cache, &wide, 1).allowed());
+}
+
+/// Everything goes through it, so it may not be told from the store by what it answers.
+#[test]
+fn it_decides_as_the_store_would_whatever_comes() {
+    const STEPS: u64 = 40_000;
+    let notations = [
+        "10/s",
+        "5/s burst 10 every 1s",
+        "leaky-bucket 2/s capacity 10 queue",
+        "fixed-window 10/2s",
+        "fixed-window 10/2s first-hit",
+        "sliding-log 10/2s",
+        "sliding-window 10/2s precision 300ms",
+        "sliding-window 10/2s approximate",
+    ];
+    let (mut denials, mut from_here) = (0_u64, 0_u64);
+    for (seed, notation) in notations.into_iter().enumerate() {
+        let (bench, twin) = (Bench::new(), Bench::new());
+        let limits = ["a", "b"].map(|rule| limit(rule, notation));
+        let mut random = Random(seed as u64 + 1);
+        let mut holds = Vec::new();
+        for step in 0..STEPS {
+            let cost = 1 + random.below(4);
+            let of = random.below(2) as usize;
+            let key = ["x", "y"][random.below(2) as usize];
+            let one = [charge(&limits[of], key, cost)];
+            let several = [one[0], charge(&limits[1 - of], "z", 1 + random.below(2))];
+            let charges = if random.below(4) == 0 { &several[..] } else { &one[..] };
+            let op = match random.below(100) {
+                0 => Op::Refund,
+                1 if random.below(10) == 0 => Op::Reset,
+                2 => Op::Record,
+                3..5 => {
+                    let id = HoldId::random().unwrap();
+                    holds.push(id);
+                    Op::Hold { id, ttl: Micros::from_secs(3), expiry: Expiry::Release }
+                }
+                5..7 if !holds.is_empty() => {
+                    let id = holds.swap_remove(random.below(holds.len() as u64) as usize);
+                    Op::Settle { id, cost: Some(Cost::new(random.below(3)).unwrap()) }
+                }
+                _ => Op::Check,
+            };
+            let charges = if matches!(op, Op::Settle { .. }) { &[] } else { charges };
+            let call = Call { op, charges, once: None };
+            let (ours, theirs) = (bench.cache.decide(call).now(), twin.store.decide(call).now());
+            // A hold that was denied cannot be settled in either.
+            let (Ok(ours), Ok(theirs)) = (ours, theirs) else { continue };
+            assert_eq!(ours.allowed(), theirs.allowed(), "{notation}, step {step}, {op:?}");
+            if ours.source == Source::DenyCache {
+                from_here += 1;
+                assert!(ours.retry_after() <= theirs.retry_after(), "{notation}, step {step}");
+            }
+            denials += u64::from(!ours.allowed());
+            let pause = Duration::from_millis(random.below(40));
+            bench.clock.advance(pause);
+            twin.clock.advance(pause);
+        }
+    }
+    writeln!(
+        std::io::stderr(),
+        "deny cache: {denials} denials, {from_here} of them without the store, 0 differ"
+    )
+    .unwrap();
+    assert!(from_here > denials / 4, "hardly any came from the cache, which proves little");
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
