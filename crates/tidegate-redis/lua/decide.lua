@@ -1,33 +1,40 @@
 -- Decides one call of one or several limits in one atomic step: reads and type-checks everything,
 -- looks at all, then writes all or nothing.
 --
--- KEYS  for each part three: the state, its log, its holds;
+-- KEYS  for each part the state, then its log and its holds, as far as the part says that they come;
 --       then the record of a hold, if the operation is about one; then that of an id, if there is one;
 --       then, after reply 7, the record of the hold that was made under this id
 -- ARGV  1 protocol (1)   2 operation   3 instant, '' for Redis's clock (tests pass one)
 --       4 hold: id, 32 hexadecimal digits, or ''   5 ttl in us   6 expiry: 0 release, 1 charge
---         (hold, enter and visit alike; the latter two have no expiry but release, and no id at 8)
+--         (hold, enter and visit alike; enter has no expiry but release, and no id at 8)
 --       7 settle: the cost to charge, '' for what was held
---       8 id: fingerprint of the request, or ''   9 hold, enter, visit: what the client wants to find again
+--       8 id: fingerprint of the request, or ''
+--       9 hold, enter, visit: what the client wants to find again; drop: only if it finds this, or ''
 --       10 number of parts, then for each part:
---          algorithm, its numbers (see each file's "limit"), boundaries of calendar windows: how many,
+--          what comes beside its state: 0 nothing, 1 the log, 2 the holds, 3 both; algorithm, its numbers (see each file's "limit"), boundaries of calendar windows: how many,
 --          then each; cost; who ('' for nobody); mode: '' decides, 'shadow' only looks on
 -- reply {status, now, refunded, expired, id of the hold that was made or '', then for each part:
 --        allowed, retry_after (-1 never), delay, remaining, reset_after, used, held}   spans in us
---       after `settle`, `renew` and with status 6 the capacity of each part follows
---       `visit` is a hold that is forgotten when it is settled
+--       after `settle`, `renew`, `drop` and with status 6 the capacity of each part follows
+--       `visit` is a hold that is forgotten when it is settled; under an id it holds nothing if that
+--       was charged, and leaves it to `settle` to say so; `drop` charges nothing and forgets
+--       any hold
 --       `enter` holds the parts that count holders and charges the others; its hold is of those held
 --       alone, and there is none if none was
 --       `inspect` of a log adds its entries, oldest first: permits, who; at most 1,000
 --       status 1 decided; 6 decided before, under the same id: the parts that decided then
 --       0 no boundary holds `now`, ask again; 7 ask again with the record of the hold in place 3
 --       2 no such hold; 3 the id was used for another request; 4 the hold was settled in another
---       way; 5 there is a hold of this id
+--       way; 5 there is a hold of this id; for `hold` and `visit`, place 3 says whether any of it
+--       lasts (1) or not (0)
+--       8 nothing was done, ask again with what is missing: places 3 and on say for each part what
+--       must come beside its state, as above
 
 local DAY_MS = 86400000
 local HOUR_US = 3600000000
 local MOST_PARTS = 64
 local HAS_STATE, HAS_HOLDS, ALIKE, LATE = 1, 2, 4, 8
+local A_LOG, ITS_HOLDS = 1, 2 -- what comes beside a state
 
 local position = 0
 local function argument(name)
@@ -46,18 +53,21 @@ if argument('protocol') ~= '1' then
   fail('another protocol; use the script of your version')
 end
 local OPERATIONS = { check = 0, peek = 0, inspect = 0, record = 0, refund = 0, reset = 0, hold = 1,
-  enter = 1, visit = 1, settle = 1, renew = 1 }
+  enter = 1, visit = 1, settle = 1, renew = 1, drop = 1 }
 local op = argument('operation')
 local about_hold = OPERATIONS[op] == 1
-local keeps_limit = op == 'settle' or op == 'renew'
+local keeps_limit = op == 'settle' or op == 'renew' or op == 'drop'
 local instant = argument('instant')
 local hold = { id = argument('hold id') }
 local of_request = op == 'enter' or op == 'visit'
 local makes_hold = op == 'hold' or of_request
 hold.ttl = numeric('ttl', (makes_hold or op == 'renew') and 1 or 0)
-hold.expiry = numeric('expiry', 0, of_request and 0 or 1)
+hold.expiry = numeric('expiry', 0, op == 'enter' and 0 or 1)
 local settle_cost = argument('settle cost')
 local named = settle_cost ~= '' and number(settle_cost, 'settle cost') or nil
+if op == 'drop' then
+  named = 0
+end
 local request = argument('request')
 local blob = argument('record')
 if not OPERATIONS[op] then
@@ -66,8 +76,8 @@ elseif about_hold and (#hold.id ~= 32 or find(hold.id, '%X')) then
   fail('bad hold id')
 elseif request ~= '' and #request ~= 32 then
   fail('bad fingerprint')
-elseif request ~= '' and of_request then
-  fail('enter and visit take no id')
+elseif request ~= '' and op == 'enter' then
+  fail('enter takes no id')
 end
 local is_test = instant ~= ''
 local now = read_clock(instant)
@@ -98,9 +108,16 @@ local function read_boundaries(part)
   return true
 end
 
+local key_count = 0
+local function key()
+  key_count = key_count + 1
+  return KEYS[key_count] or fail('missing keys')
+end
+
 local parts = {}
 local in_calendar = true
 for i = 1, numeric('parts', 1, MOST_PARTS) do
+  local beside = numeric('keys', 0, 3)
   local kind = numeric('algorithm')
   local alg = algorithms[kind]
   if not alg then
@@ -116,7 +133,12 @@ for i = 1, numeric('parts', 1, MOST_PARTS) do
     fail('unknown mode')
   end
   part.looks_on = mode == 'shadow'
-  part.keys = { state = KEYS[3 * i - 2], log = KEYS[3 * i - 1], holds = KEYS[3 * i], log_len = 0 }
+  part.keys = { state = key(), log_len = 0 }
+  part.keys.log = beside % 2 == A_LOG and key() or nil
+  part.keys.holds = beside >= ITS_HOLDS and key() or nil
+  if kind == 4 and not part.keys.log or part.is_held and not part.keys.holds then
+    fail('a log or a hold without its key')
+  end
   for j = 1, i - 1 do
     if parts[j].keys.state == part.keys.state then
       fail('two parts of one state; add their costs')
@@ -124,20 +146,9 @@ for i = 1, numeric('parts', 1, MOST_PARTS) do
   end
   parts[i] = part
 end
-local key_count = 3 * #parts
-local record_key, once_key, earlier_key = nil, nil, nil
-if about_hold then
-  key_count = key_count + 1
-  record_key = KEYS[key_count]
-end
-if request ~= '' then
-  key_count = key_count + 1
-  once_key = KEYS[key_count]
-  if op == 'hold' and #KEYS > key_count then
-    key_count = key_count + 1
-    earlier_key = KEYS[key_count]
-  end
-end
+local record_key = about_hold and key() or nil
+local once_key = request ~= '' and key() or nil
+local earlier_key = once_key and (op == 'hold' or op == 'peek') and #KEYS > key_count and key() or nil
 if #KEYS ~= key_count or #ARGV ~= position then
   fail('another number of keys or arguments; see the head of decide.lua')
 end
@@ -162,6 +173,7 @@ local function carried(part, old)
   return part.alg.charge(part.limit, nil, part.at, used, '', part.keys)
 end
 
+-- Answers what must come beside the state and did not; then nothing else has been read.
 local function load(part)
   local value = redis.call('GET', part.keys.state)
   if not value then
@@ -172,7 +184,7 @@ local function load(part)
     if part.is_held then
       part.stale = redis.call('ZCARD', part.keys.holds) > 0
     end
-    return
+    return 0
   end
   local version, kind, flags = struct.unpack('BBB', value)
   if version > VERSION then
@@ -182,7 +194,15 @@ local function load(part)
   if not alg then
     fail('the state is of another algorithm')
   end
+  local missing = (kind == 4 and not part.keys.log and A_LOG or 0)
+    + (flags >= HAS_HOLDS and not part.keys.holds and ITS_HOLDS or 0)
+  if missing > 0 then
+    return missing
+  end
   part.found = { kind = kind, held = flags >= HAS_HOLDS }
+  if part.kind == 4 and kind ~= 4 then
+    part.keys.log_len = redis.call('LLEN', part.keys.log)
+  end
   local old = { kind = kind, alg = alg, at = part.at, keys = part.keys, found = part.found }
   local behind
   old.limit, old.s, behind = alg.unpack(value, 4, part.keys)
@@ -213,7 +233,7 @@ local function load(part)
   end
   if same then
     part.s, part.h, part.dirty = old.s, old.h, old.dirty
-    return
+    return 0
   end
   -- Another limit: bring what is used and held over. It is written with a charge and not before,
   -- or whoever asks under a smaller limit would make the larger one forget.
@@ -221,19 +241,36 @@ local function load(part)
   old.dirty = old.dirty or old.h ~= nil and old.h.late
   part.h, part.old = old.h, old
   part.s = carried(part, old)
+  return 0
 end
 
-for _, part in ipairs(parts) do
-  load(part)
+-- Answers with what is missing, if anything is.
+local function ask_for(missing)
+  for _, what in ipairs(missing) do
+    if what > 0 then
+      return { 8, now, unpack(missing) }
+    end
+  end
+end
+
+local missing = {}
+for i, part in ipairs(parts) do
+  missing[i] = load(part)
+end
+if ask_for(missing) then
+  return ask_for(missing)
 end
 
 -- Writing.
 
 -- A store that is full refuses a command that could make it grow, if it is the first to write. What
--- charges writes such a command first; what gives back, or charges nothing, begins with this one.
-local GROWS = true
-local function write_even_if_full()
-  redis.call('ZREM', parts[1].keys.holds, '')
+-- charges begins with such a command. What gives back, or charges nothing, begins with another: it
+-- sets the time to live of a key that is about to be written, or dropped.
+local function grows() end
+local function gives_back(dirty)
+  if dirty[1] then
+    redis.call('PEXPIRE', dirty[1].keys.state, dirty[1].ttl)
+  end
 end
 
 local function ttl_ms(span)
@@ -266,7 +303,10 @@ local function save(part)
   local keys, found = part.keys, part.found
   if not part.value then
     if found then
-      redis.call('UNLINK', keys.state, keys.log, keys.holds)
+      local all = { keys.state }
+      table.insert(all, keys.log)
+      table.insert(all, keys.holds)
+      redis.call('UNLINK', unpack(all))
     end
     return
   end
@@ -285,8 +325,9 @@ local function save(part)
   end
 end
 
--- Writes what has changed. Everything is reckoned before the first write: nothing fails after that.
-local function save_dirty(grows)
+-- Writes what has changed, beginning as `begin` does. Everything is reckoned before the first write:
+-- nothing fails after that.
+local function save_dirty(begin)
   local dirty = {}
   for _, part in ipairs(parts) do
     local changed = part.dirty and part or part.old
@@ -295,9 +336,7 @@ local function save_dirty(grows)
       table.insert(dirty, changed)
     end
   end
-  if grows ~= GROWS and (#dirty > 0 or keeps_limit) then
-    write_even_if_full()
-  end
+  begin(dirty)
   for _, part in ipairs(dirty) do
     save(part)
   end
@@ -333,27 +372,30 @@ local function peek_all()
   return verdicts
 end
 
--- Do the holds of these members last? Those of limits that only look on do not matter.
-local function all_last(members)
+-- How many of these members last, and of how many. Limits that only look on do not matter.
+local function lasting(members)
+  local last, all = 0, 0
   for i, member in ipairs(members) do
     if parts[i] and not parts[i].looks_on then
       local deadline = member and redis.call('ZSCORE', parts[i].keys.holds, member)
-      if not deadline or tonumber(deadline) <= now then
-        return false
-      end
+      last = last + (deadline and tonumber(deadline) > now and 1 or 0)
+      all = all + 1
     end
   end
-  return true
+  return last, all
 end
 
--- The members of the hold that was made under this id, as its record has them by now.
-local function members_now(members)
-  if redis.call('HEXISTS', earlier_key, 's') == 1 then
-    return { false }
-  end
+local function all_last(members)
+  local last, all = lasting(members)
+  return last == all
+end
+
+-- The members of a hold, as its record has them by now.
+local function members_of(key)
   local present = {}
-  for i in ipairs(members) do
-    present[i] = redis.call('HGET', earlier_key, 'm' .. i)
+  local ended = redis.call('HEXISTS', key, 's') == 1
+  for i in ipairs(parts) do
+    present[i] = not ended and redis.call('HGET', key, 'm' .. i)
   end
   return present
 end
@@ -373,16 +415,22 @@ if once_key then
       return { 3, now }
     end
     local kept = cmsgpack.unpack(string.sub(record, behind + 32))
+    for i, part in ipairs(parts) do
+      missing[i] = kept.members[i] and not part.keys.holds and ITS_HOLDS or 0
+    end
+    if ask_for(missing) then
+      return ask_for(missing)
+    end
     -- The answer of a hold counts as long as the hold lasts: after that it would promise what
     -- is not there. Renewed, it has other members, which its record knows.
     local lasts = all_last(kept.members)
     if not lasts and not earlier_key then
       return { 7, now, kept.reply[5] }
     end
-    if lasts or all_last(members_now(kept.members)) then
+    if lasts or all_last(members_of(earlier_key)) then
       -- A clock that stepped back makes no record last longer than it would have.
       if expires > now + HOUR_US then
-        write_even_if_full()
+        redis.call('PEXPIRE', once_key, ttl_ms(HOUR_US)) -- a full store must not refuse what follows
         redis.call('SET', once_key, struct.pack('<Bd', VERSION, now + HOUR_US)
           .. string.sub(record, behind), 'PX', ttl_ms(HOUR_US))
       end
@@ -440,7 +488,8 @@ if op == 'check' or op == 'peek' or makes_hold then
     nothing = nothing and part.cost == 0
   end
   if makes_hold and redis.call('EXISTS', record_key) == 1 then
-    return { 5, now }
+    local lasts = op ~= 'enter' and lasting(members_of(record_key)) > 0
+    return { 5, now, lasts and 1 or 0 }
   end
   if op == 'peek' or not all or nothing then
     for _, part in ipairs(parts) do
@@ -450,7 +499,7 @@ if op == 'check' or op == 'peek' or makes_hold then
         part.dirty = true
       end
     end
-    save_dirty()
+    save_dirty(gives_back)
     answer(verdicts)
     return reply
   end
@@ -479,7 +528,7 @@ if op == 'check' or op == 'peek' or makes_hold then
       table.insert(members, member)
     end
   end
-  save_dirty(GROWS)
+  save_dirty(grows)
   if made then
     reply[5] = hold.id
     local fields = { 'v', VERSION, 'b', blob, 'e', hold.expiry, 'f',
@@ -499,7 +548,9 @@ if op == 'check' or op == 'peek' or makes_hold then
     redis.call('PEXPIRE', record_key, ttl_ms(hold.ttl + HOUR_US))
   end
   answer(verdicts)
-  keep_answer(members)
+  if op ~= 'visit' then
+    keep_answer(members)
+  end
   return reply
 end
 
@@ -521,20 +572,21 @@ if op == 'record' or op == 'refund' or op == 'reset' then
     part.dirty = part.dirty or part.s ~= nil or part.found ~= nil
   end
   answer(peek_all())
-  save_dirty(op == 'record' and GROWS)
+  save_dirty(op == 'record' and grows or gives_back)
   keep_answer()
   return reply
 end
 
 -- A hold: its record says what its end is to be, and how it ended.
-local record = redis.call('HMGET', record_key, 'v', 'e', 'f', 's', 'r', 'd')
+local record = redis.call('HMGET', record_key, 'v', 'e', 'f', 's', 'r', 'd', 'b')
 if not record[1] then
   return { 2, now }
 end
 if tonumber(record[1]) > VERSION then
   fail('the hold was written by a newer version; it is left alone')
 end
-if tonumber(record[3]) <= now then
+-- What is dropped late must not be what was held under this name since.
+if tonumber(record[3]) <= now or op == 'drop' and blob ~= '' and blob ~= record[7] then
   return { 2, now }
 end
 if record[4] then
@@ -550,7 +602,7 @@ for i, part in ipairs(parts) do
   if not item and not part.looks_on then
     reply[4] = 1
   end
-  if op == 'settle' then
+  if op ~= 'renew' then
     -- What looked on and did not allow it was never held, and is not charged.
     local due = (member or not part.looks_on) and (named or part.cost) or 0
     if not item and tonumber(record[2]) == CHARGE then
@@ -567,22 +619,35 @@ for i, part in ipairs(parts) do
 end
 answer(peek_all())
 answer_capacities()
-save_dirty()
+local forgotten = op == 'drop' or op == 'settle' and record[6]
 local keeps = HOUR_US
-if op == 'settle' and record[6] then
-  redis.call('UNLINK', record_key)
-  return reply
-elseif op == 'settle' then
-  redis.call('HSET', record_key, 's', settle_cost .. '.', 'r', cmsgpack.pack(reply), 'f',
-    string.format('%.0f', now + HOUR_US))
-else
+if op == 'renew' then
   keeps = math.max(hold.ttl + HOUR_US, tonumber(record[3]) - now)
-  redis.call('HSET', record_key, 'f', string.format('%.0f', now + keeps))
-  for i, part in ipairs(parts) do
-    if part.member then
-      redis.call('HSET', record_key, 'm' .. i, part.member)
-    end
+end
+save_dirty(function()
+  if forgotten then
+    redis.call('UNLINK', record_key)
+  else
+    redis.call('PEXPIRE', record_key, ttl_ms(keeps))
+  end
+end)
+keep_answer()
+if forgotten then
+  return reply
+end
+local fields = { 'f', string.format('%.0f', now + keeps) }
+local function set(field, value)
+  table.insert(fields, field)
+  table.insert(fields, value)
+end
+if op == 'settle' then
+  set('s', settle_cost .. '.')
+  set('r', cmsgpack.pack(reply))
+end
+for i, part in ipairs(parts) do
+  if part.member then
+    set('m' .. i, part.member)
   end
 end
-redis.call('PEXPIRE', record_key, ttl_ms(keeps))
+redis.call('HSET', record_key, unpack(fields))
 return reply

@@ -6,35 +6,55 @@ use std::time::Duration;
 
 use tidegate::Clock;
 
+use crate::address::Address;
 use crate::engine::Redis;
 use crate::keys::{Names, Secret};
-use crate::link::{Link, Settings};
+use crate::link::Settings;
+use crate::route::Route;
+use crate::seen::Seen;
+use crate::tls::InvalidTls;
+use crate::url::{InvalidUrl, RedisUrl};
 
 /// Settings for a [`Redis`].
 pub struct RedisBuilder {
-    url: String,
+    url: Result<RedisUrl, InvalidUrl>,
     namespace: String,
     secret: Option<Secret>,
     deadline: Duration,
     connect_deadline: Duration,
     test_clock: Option<Arc<dyn Clock>>,
+    slots_apart: bool,
 }
 
 impl Redis {
-    /// Settings for an engine on the server at `url`: `redis://[user:pw@]host:port[/db]`.
+    /// Settings for an engine on the servers at `url`, such as `redis://[user:password@]host:port[/db]`.
+    /// A [`RedisUrl`] says which other forms there are; one that is none is refused by
+    /// [`build`](RedisBuilder::build).
     pub fn builder(url: &str) -> RedisBuilder {
-        RedisBuilder {
-            url: url.into(),
+        RedisBuilder::new(url.parse())
+    }
+}
+
+impl RedisUrl {
+    /// Settings for an engine on the servers at this address.
+    pub fn builder(self) -> RedisBuilder {
+        RedisBuilder::new(Ok(self))
+    }
+}
+
+impl RedisBuilder {
+    fn new(url: Result<RedisUrl, InvalidUrl>) -> Self {
+        Self {
+            url,
             namespace: "tg".into(),
             secret: None,
             deadline: Duration::from_millis(25),
             connect_deadline: Duration::from_secs(1),
             test_clock: None,
+            slots_apart: false,
         }
     }
-}
 
-impl RedisBuilder {
     /// The prefix of every key; `tg` unless set.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
@@ -71,16 +91,23 @@ impl RedisBuilder {
         self
     }
 
-    /// The engine. It connects by itself, now and whenever the connection is lost.
+    /// Treats one server as if it were a Cluster, where no command may have keys of several slots.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn test_slots_apart(mut self) -> Self {
+        self.slots_apart = true;
+        self
+    }
+
+    /// The engine. It connects by itself, now and whenever the connection is lost. The files that the
+    /// address names are read now, and again for every connection.
     pub fn build(self) -> Result<Redis, InvalidSettings> {
+        let address = Address::new(&self.url?)?;
         let settings = Settings {
             deadline: self.deadline,
             connect_deadline: self.connect_deadline,
-            ..Settings::new(self.url).map_err(|_| InvalidSettings::Url)?
+            ..Settings::default()
         };
-        if settings.client.get_connection_info().redis.db < 0 {
-            return Err(InvalidSettings::Url);
-        }
         if self.secret.as_ref().is_some_and(Secret::is_empty) {
             return Err(InvalidSettings::EmptySecret);
         }
@@ -88,10 +115,12 @@ impl RedisBuilder {
             return Err(InvalidSettings::Namespace(self.namespace.into()));
         }
         Ok(Redis {
-            link: Link::new(settings),
+            route: Route::new(address, settings),
             names: Names::new(&self.namespace),
             configured_secret: self.secret,
             agreed: Mutex::new(None),
+            seen: Arc::new(Seen::new()),
+            slots_apart: self.slots_apart,
             test_clock: self.test_clock,
         })
     }
@@ -102,7 +131,9 @@ impl RedisBuilder {
 #[non_exhaustive]
 pub enum InvalidSettings {
     /// A URL that is not one of a Redis. It is not quoted: it may contain a password.
-    Url,
+    Url(InvalidUrl),
+    /// Certificates or keys that cannot be used.
+    Tls(InvalidTls),
     /// A secret of no bytes, which everybody knows.
     EmptySecret,
     /// A namespace with a brace: Redis would take its slot from there, and not from the subject.
@@ -112,7 +143,8 @@ pub enum InvalidSettings {
 impl fmt::Display for InvalidSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url => f.write_str("not a redis url; use redis://[user:password@]host:port[/db]"),
+            Self::Url(invalid) => invalid.fmt(f),
+            Self::Tls(invalid) => invalid.fmt(f),
             Self::EmptySecret => {
                 f.write_str("an empty secret; leave it out, or use 16 bytes or more")
             }
@@ -125,8 +157,22 @@ impl fmt::Display for InvalidSettings {
 
 impl std::error::Error for InvalidSettings {}
 
+impl From<InvalidUrl> for InvalidSettings {
+    fn from(invalid: InvalidUrl) -> Self {
+        Self::Url(invalid)
+    }
+}
+
+impl From<InvalidTls> for InvalidSettings {
+    fn from(invalid: InvalidTls) -> Self {
+        Self::Tls(invalid)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -134,13 +180,23 @@ mod tests {
         let fine = || Redis::builder("redis://127.0.0.1:1/0");
         assert!(fine().namespace("a:b").secret("s").build().is_ok());
         for (builder, expected) in [
-            (Redis::builder("redis://127.0.0.1:1/-1"), InvalidSettings::Url),
-            (Redis::builder("http://127.0.0.1"), InvalidSettings::Url),
+            (Redis::builder("redis://127.0.0.1:1/-1"), InvalidUrl::Database.into()),
+            (Redis::builder("http://127.0.0.1"), InvalidUrl::Scheme.into()),
             (fine().secret(""), InvalidSettings::EmptySecret),
             (fine().namespace("a{b"), InvalidSettings::Namespace("a{b".into())),
             (fine().namespace("}"), InvalidSettings::Namespace("}".into())),
         ] {
             assert_eq!(builder.build().err(), Some(expected));
         }
+    }
+
+    #[test]
+    fn files_are_read_when_it_is_built_if_there_is_tls_at_all() {
+        let error = Redis::builder("rediss://h?ca=/nowhere/ca.pem").build().unwrap_err();
+        let expected = match cfg!(feature = "tls") {
+            true => InvalidTls::Unreadable("/nowhere/ca.pem".into(), ErrorKind::NotFound),
+            false => InvalidTls::NotBuilt,
+        };
+        assert_eq!(error, expected.into());
     }
 }

@@ -2,24 +2,47 @@
 //!
 //! # Layout
 //!
-//! - [`Redis`] is the engine: `engine` puts calls into the words of the scripts and reads replies.
+//! - [`Redis`] is the engine: `engine` asks, `request` puts calls into the words of the scripts,
+//!   `reply` reads what they answer. `secret` agrees on what keys the hash of subjects, and `seen`
+//!   remembers which states have holds.
 //! - `script` puts the files of `lua/` together, and [`script_text`] shows them to clients in other
 //!   languages. `keys` says what lies where, under which name.
-//! - `link` is a connection that comes back. `unheard` cancels holds whose answer nobody got.
+//! - [`RedisUrl`] is what an address says, `address` the same with its files read. `dial` makes a
+//!   connection of it, encrypted by `tls`; `greeting` looks whether the server will do, `link` makes the
+//!   connection again when it is lost, and `route` finds the one whose server has a `slot`. `sentinel` knows where the
+//!   primary is, `cluster` which server has a slot.
+//! - `across` decides calls whose subjects lie in several slots. `unheard` ends holds whose answer nobody got.
 
+mod across;
+mod address;
 mod builder;
+mod cluster;
+mod dial;
 mod engine;
+mod greeting;
 mod keys;
 mod link;
+mod reply;
+mod request;
+mod route;
 mod script;
+mod secret;
+mod seen;
+mod sentinel;
+mod slot;
+mod tls;
 mod unheard;
+mod url;
 
 /// The examples in the documentation are run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/redis.md")]
+#[doc = include_str!("../../../docs/cluster.md")]
 #[doc = include_str!("../../../docs/choosing.md")]
 pub struct Documentation;
 
 pub use builder::{InvalidSettings, RedisBuilder};
 pub use engine::Redis;
 pub use script::script_text;
+pub use tls::InvalidTls;
+pub use url::{InvalidUrl, RedisUrl};

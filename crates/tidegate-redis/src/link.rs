@@ -1,4 +1,4 @@
-//! One connection to one server, made again for ever.
+//! One connection to one server, made again for ever; to another one when its place has changed.
 //!
 //! A multiplexed connection of the `redis` crate never comes back once it is lost, and knows only
 //! timeouts of its own. Here a supervisor task makes the connection, asks it for a sign of life,
@@ -16,19 +16,20 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
-    Value,
-};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How a [`Link`] connects and how long it waits.
+use crate::address::Place;
+use crate::dial::Dialer;
+use crate::greeting::{Greeting, greet};
+use crate::sentinel::{self, Watcher};
+
+/// How long a [`Link`] waits, and for what.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) client: Client,
     /// For one call, with the wait for a connection.
     pub(crate) deadline: Duration,
     /// For one attempt to connect: name, TCP, TLS, handshake and a first answer.
@@ -48,18 +49,16 @@ pub(crate) struct Settings {
     pub(crate) silence: Duration,
 }
 
-impl Settings {
-    /// The defaults for the server at `address`.
-    pub(crate) fn new(address: impl IntoConnectionInfo) -> RedisResult<Self> {
-        Ok(Self {
-            client: Client::open(address)?,
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
             deadline: Duration::from_millis(25),
             connect_deadline: Duration::from_secs(1),
             // With the handshake, callers are served within a second of the server's return.
             backoff: Duration::from_millis(10)..=Duration::from_millis(800),
             idle: Duration::from_secs(2),
             silence: Duration::from_secs(1),
-        })
+        }
     }
 }
 
@@ -102,7 +101,7 @@ impl Error for LinkError {
 
 /// Why there is no connection. Names the server, and no secret.
 #[derive(Debug)]
-pub(crate) struct Fault(String);
+pub(crate) struct Fault(pub(crate) String);
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,6 +110,20 @@ impl fmt::Display for Fault {
 }
 
 impl Error for Fault {}
+
+/// Where a [`Link`] leads.
+pub(crate) enum Aim {
+    /// To this place, for ever.
+    At(Place),
+    /// To the primary, wherever it is.
+    Primary(Watcher),
+}
+
+impl From<Place> for Aim {
+    fn from(place: Place) -> Self {
+        Self::At(place)
+    }
+}
 
 /// One supervised connection to one server. Clones share it, and dropping the last one closes it.
 ///
@@ -127,11 +140,15 @@ struct Owner {
 
 impl Link {
     /// Starts to connect if this is a Tokio runtime; otherwise the first call does.
-    pub(crate) fn new(settings: Settings) -> Self {
-        let address = settings.client.get_connection_info().addr.to_string();
-        let fault = Fault(format!("not connected to redis at {address} yet; wait a moment")).into();
+    pub(crate) fn new(aim: impl Into<Aim>, dialer: Dialer, settings: Settings) -> Self {
+        let aim = aim.into();
+        let to = match &aim {
+            Aim::At(place) => format!("redis at {place}"),
+            Aim::Primary(watcher) => format!("the primary of {:?}", watcher.master()),
+        };
+        let fault = Fault(format!("not connected to {to} yet; wait a moment")).into();
         let state = watch::Sender::new(State { line: None, generation: 0, fault });
-        let core = Arc::new(Core { settings, address, state });
+        let core = Arc::new(Core { settings, aim, dialer, state });
         let link = Self(Arc::new(Owner { core, supervisor: Mutex::new(None) }));
         link.start();
         link
@@ -151,6 +168,59 @@ impl Link {
     /// The answer to `cmd`, one of several perhaps under one deadline. An error inside an array is
     /// part of the answer.
     pub(crate) async fn call_until(&self, end: Instant, cmd: &Cmd) -> Result<Value, LinkError> {
+        let send = |mut connection: MultiplexedConnection| async move {
+            connection.send_packed_command(cmd).await
+        };
+        self.exchange(end, send).await
+    }
+
+    /// The same behind `ASKING`, with nothing of anybody else's in between: for a slot that is on its
+    /// way to this server.
+    pub(crate) async fn call_asking_until(
+        &self,
+        end: Instant,
+        cmd: &Cmd,
+    ) -> Result<Value, LinkError> {
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(cmd.clone());
+        let send = |mut connection: MultiplexedConnection| async move {
+            let answers = connection.send_packed_commands(&both, 0, 2).await?;
+            match <[Value; 2]>::try_from(answers) {
+                // Whoever may not ask is told so, and not where the slot was before.
+                Ok([asking @ Value::ServerError(_), Value::ServerError(_)]) => Ok(asking),
+                Ok([_, answer]) => Ok(answer),
+                Err(_) => Err((ErrorKind::ClientError, "not one answer to each command").into()),
+            }
+        };
+        self.exchange(end, send).await
+    }
+
+    /// Completes when there is a connection.
+    pub(crate) async fn connected(&self) {
+        self.start();
+        // The sender lives as long as this link.
+        let _ = self.0.core.state.subscribe().wait_for(|state| state.line.is_some()).await;
+    }
+
+    /// There is a connection, whatever the server says on it.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.core.state.borrow().line.is_some()
+    }
+
+    /// Why there is no connection, or was none before this one.
+    pub(crate) fn fault(&self) -> Arc<Fault> {
+        Arc::clone(&self.0.core.state.borrow().fault)
+    }
+
+    /// The answer to what `send` sends.
+    async fn exchange<F>(
+        &self,
+        end: Instant,
+        send: impl FnOnce(MultiplexedConnection) -> F,
+    ) -> Result<Value, LinkError>
+    where
+        F: Future<Output = RedisResult<Value>>,
+    {
         let core = &self.0.core;
         // Outside of one there is nothing to wait with, and Tokio would panic.
         if Handle::try_current().is_err() {
@@ -158,8 +228,7 @@ impl Link {
             return Err(LinkError::Down(Fault(what.to_owned()).into()));
         }
         let line = self.line(end).await?;
-        let mut connection = line.connection.clone();
-        let Ok(answer) = timeout_at(end, connection.send_packed_command(cmd)).await else {
+        let Ok(answer) = timeout_at(end, send(line.connection.clone())).await else {
             line.suspicion.notify_one();
             return Err(LinkError::TimedOut);
         };
@@ -168,13 +237,18 @@ impl Link {
             line.serves.store(!turns_away(answer), Ordering::Relaxed);
         }
         match answer {
-            Ok(Value::ServerError(error)) => Err(LinkError::Reply(Arc::new(error.into()))),
+            Ok(Value::ServerError(error)) => {
+                if core.follows() && ["READONLY", "MASTERDOWN"].contains(&error.code()) {
+                    core.withdraw(&line, &replica(&line.place));
+                }
+                Err(LinkError::Reply(Arc::new(error.into())))
+            }
             Ok(value) => Ok(value),
             // The redis crate has one error for a connection that ended before and after sending,
             // so it counts as sent. The caller withdraws the connection itself, so that no call
             // finds it before the supervisor wakes.
             Err(error) => {
-                let fault = core.lost(&error);
+                let fault = lost(&line.place, &error);
                 core.withdraw(&line, &fault);
                 Err(LinkError::Broken(fault))
             }
@@ -185,6 +259,11 @@ impl Link {
     pub(crate) fn is_up(&self) -> bool {
         let state = self.0.core.state.borrow();
         state.line.as_ref().is_some_and(|line| line.serves.load(Ordering::Relaxed))
+    }
+
+    /// What the server of this connection should be otherwise.
+    pub(crate) fn warning(&self) -> Option<Arc<str>> {
+        self.0.core.state.borrow().line.as_ref()?.warning.clone()
     }
 
     /// Waits for a connection.
@@ -201,12 +280,13 @@ impl Link {
 
     async fn line(&self, deadline: Instant) -> Result<Arc<Line>, LinkError> {
         let core = &self.0.core;
-        let mut line = core.state.borrow().line.clone();
+        let mut line = core.usable(&core.state.borrow());
         if line.is_none() {
             self.start();
             let mut state = core.state.subscribe();
-            let _ = timeout_at(deadline, state.wait_for(|state| state.line.is_some())).await;
-            line = state.borrow().line.clone();
+            let usable = state.wait_for(|state| core.usable(state).is_some());
+            let _ = timeout_at(deadline, usable).await;
+            line = core.usable(&state.borrow());
         }
         match line {
             None => Err(LinkError::Down(Arc::clone(&core.state.borrow().fault))),
@@ -225,7 +305,7 @@ impl Link {
         let mut supervisor = self.0.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         if supervisor.as_ref().is_none_or(AbortHandle::is_finished) {
             let core = Arc::clone(&self.0.core);
-            *supervisor = Some(runtime.spawn(async move { core.supervise().await }).abort_handle());
+            *supervisor = Some(runtime.spawn(async move { core.run().await }).abort_handle());
         }
     }
 }
@@ -239,8 +319,8 @@ impl Drop for Owner {
 
 struct Core {
     settings: Settings,
-    /// For messages: host and port, or a path.
-    address: String,
+    aim: Aim,
+    dialer: Dialer,
     state: watch::Sender<State>,
 }
 
@@ -253,9 +333,11 @@ struct State {
 
 /// One connection, from its first answer to its end.
 struct Line {
+    place: Place,
     connection: MultiplexedConnection,
     /// To any call: a sign of life.
     answers: AtomicU64,
+    warning: Option<Arc<str>>,
     /// The latest answer was not one of a server that serves nobody.
     serves: AtomicBool,
     /// A call timed out.
@@ -263,14 +345,46 @@ struct Line {
 }
 
 impl Core {
-    async fn supervise(&self) {
+    /// Never completes.
+    async fn run(&self) {
+        match &self.aim {
+            Aim::At(place) => self.supervise(place).await,
+            Aim::Primary(watcher) => race(watcher.run(), self.follow(watcher)).await,
+        }
+    }
+
+    /// Supervises a connection to the place that is named, until another one is.
+    async fn follow(&self, watcher: &Watcher) {
+        let mut named = watcher.named();
+        loop {
+            let place = named.borrow_and_update().clone();
+            let moved = async {
+                let _ = named.changed().await;
+            };
+            match place {
+                Ok(place) => {
+                    race(moved, self.supervise(&place)).await;
+                    // Whoever waits for an answer may still get it from where it was asked.
+                    let what = format!("the primary is no longer redis at {place}");
+                    self.end_line(Fault(what + "; connecting to the new one").into());
+                }
+                Err(fault) => {
+                    self.end_line(fault);
+                    moved.await;
+                }
+            }
+        }
+    }
+
+    /// Makes connections to `place`, one after the other. Never completes.
+    async fn supervise(&self, place: &Place) {
         let (&min, &max) = (self.settings.backoff.start(), self.settings.backoff.end());
         let mut pause = min;
         loop {
-            let fault = match self.connect().await {
-                Ok((connection, serves)) => {
+            let fault = match self.connect(place).await {
+                Ok((connection, greeting)) => {
                     let made = Instant::now();
-                    let fault = self.watch_over(connection, serves).await;
+                    let fault = self.watch_over(place, connection, greeting).await;
                     // A server that accepts and drops must not be asked at the pace of the first
                     // attempts for ever.
                     if made.elapsed() > max {
@@ -281,38 +395,56 @@ impl Core {
                 Err(fault) => Some(fault),
             };
             if let Some(fault) = fault {
-                self.state.send_modify(|state| {
-                    state.line = None;
-                    state.fault = fault;
-                });
+                self.end_line(fault);
             }
+            self.doubt();
             sleep(jittered(pause)).await;
             pause = max.min(pause.saturating_mul(2));
         }
     }
 
-    /// A connection, and whether the server serves those who come.
-    async fn connect(&self) -> Result<(MultiplexedConnection, bool), Arc<Fault>> {
+    /// A connection, and what the server says about itself.
+    async fn connect(
+        &self,
+        place: &Place,
+    ) -> Result<(MultiplexedConnection, Greeting), Arc<Fault>> {
         let span = self.settings.connect_deadline;
-        let why = match timeout(span, dial(&self.settings.client)).await {
-            Ok(Ok(made)) => return Ok(made),
+        let why = match timeout(span, self.dial(place)).await {
+            Ok(Ok(Some(made))) => return Ok(made),
+            Ok(Ok(None)) => return Err(replica(place)),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {span:?}"),
         };
-        let address = &self.address;
-        Err(Fault(format!("cannot reach redis at {address} ({why}); check that it runs")).into())
+        Err(Fault(format!("cannot reach redis at {place} ({why}); check that it runs")).into())
+    }
+
+    /// None if it is a replica where there should be the primary.
+    async fn dial(&self, place: &Place) -> RedisResult<Option<(MultiplexedConnection, Greeting)>> {
+        let connection = self.dialer.dial(place).await?;
+        // The kernel accepts for a frozen server, and a handshake may be empty.
+        let greeting = greet(connection.clone()).await?;
+        if let Aim::Primary(watcher) = &self.aim
+            && !sentinel::is_primary(connection.clone()).await?
+        {
+            watcher.refute(place);
+            return Ok(None);
+        }
+        Ok(Some((connection, greeting)))
     }
 
     /// Lets callers use the connection until it ends. The fault, if no caller saw it first.
     async fn watch_over(
         &self,
+        place: &Place,
         connection: MultiplexedConnection,
-        serves: bool,
+        greeting: Greeting,
     ) -> Option<Arc<Fault>> {
         let line = Arc::new(Line {
+            place: place.clone(),
             connection,
             answers: AtomicU64::new(0),
-            serves: AtomicBool::new(serves),
+            warning: greeting.warning,
+            serves: AtomicBool::new(greeting.serves),
             suspicion: Notify::new(),
         });
         self.state.send_modify(|state| {
@@ -347,19 +479,29 @@ impl Core {
             }
             match answer {
                 Ok(Ok(serves)) => line.serves.store(serves, Ordering::Relaxed),
-                Ok(Err(error)) => return self.lost(&error),
+                Ok(Err(error)) => return lost(&line.place, &error),
                 Err(_) if answers() != before => {}
                 Err(_) => {
-                    let what = format!("redis at {} was silent for {silence:?}", self.address);
+                    let what = format!("redis at {} was silent for {silence:?}", line.place);
                     return Fault(what + "; connecting again").into();
                 }
             }
         }
     }
 
+    /// The line, unless the primary has left its place and the supervisor has not woken yet.
+    fn usable(&self, state: &State) -> Option<Arc<Line>> {
+        let line = state.line.as_ref();
+        let line = line.filter(|line| match &self.aim {
+            Aim::At(_) => true,
+            Aim::Primary(watcher) => watcher.names(&line.place),
+        });
+        line.cloned()
+    }
+
     /// Keeps calls from `line`, unless it has been replaced already.
     fn withdraw(&self, line: &Arc<Line>, fault: &Arc<Fault>) {
-        self.state.send_if_modified(|state| {
+        let withdrawn = self.state.send_if_modified(|state| {
             let present = state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line));
             if present {
                 state.line = None;
@@ -367,29 +509,50 @@ impl Core {
             }
             present
         });
+        if withdrawn {
+            self.doubt();
+        }
     }
 
-    fn lost(&self, error: &RedisError) -> Arc<Fault> {
-        Fault(format!("lost redis at {} ({error}); connecting again", self.address)).into()
+    /// Keeps calls from whichever line there is.
+    fn end_line(&self, fault: Arc<Fault>) {
+        self.state.send_modify(|state| {
+            state.line = None;
+            state.fault = fault;
+        });
+    }
+
+    fn follows(&self) -> bool {
+        matches!(self.aim, Aim::Primary(_))
+    }
+
+    /// The primary may be somewhere else by now.
+    fn doubt(&self) {
+        if let Aim::Primary(watcher) = &self.aim {
+            watcher.doubt();
+        }
     }
 }
 
-async fn dial(client: &Client) -> RedisResult<(MultiplexedConnection, bool)> {
-    // Without timeouts of its own: every call and the whole of this have their deadline round them.
-    let config = AsyncConnectionConfig::new();
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    // The kernel accepts for a frozen server, and a handshake may be empty.
-    let serves = ping(connection.clone()).await?;
-    Ok((connection, serves))
+fn lost(place: &Place, error: &RedisError) -> Arc<Fault> {
+    Fault(format!("lost redis at {place} ({error}); connecting again")).into()
 }
 
-/// Any answer will do, even an error: one who may not `PING`, or comes while the server loads, has
-/// reached it. But it must be a server's: who dials a free port of its own machine can reach
-/// itself, and hears its own words. Says whether the server serves those who come.
+fn replica(place: &Place) -> Arc<Fault> {
+    let what = format!("redis at {place} is a replica, which decides nothing");
+    Fault(what + "; waiting for the sentinels to name the primary").into()
+}
+
 async fn ping(mut connection: MultiplexedConnection) -> RedisResult<bool> {
-    let answer = connection.send_packed_command(&redis::cmd("PING")).await?;
-    match &answer {
-        Value::SimpleString(_) | Value::ServerError(_) => Ok(!turns_away(&answer)),
+    serves(&connection.send_packed_command(&redis::cmd("PING")).await?)
+}
+
+/// Says whether a server that answers so to `PING` serves those who come. Any answer will do, even an
+/// error: one who may not `PING`, or comes while the server loads, has reached it. But it must be a
+/// server's: who dials a free port of its own machine can reach itself, and hears its own words.
+pub(crate) fn serves(answer: &Value) -> RedisResult<bool> {
+    match answer {
+        Value::SimpleString(_) | Value::ServerError(_) => Ok(!turns_away(answer)),
         _ => Err((ErrorKind::ClientError, "what answers there is not redis").into()),
     }
 }
@@ -402,13 +565,13 @@ fn turns_away(answer: &Value) -> bool {
 }
 
 /// The instant `span` from now, or one that is as good as never.
-fn after(span: Duration) -> Instant {
+pub(crate) fn after(span: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(span).unwrap_or(now + Duration::from_secs(86_400 * 365))
 }
 
 /// Between a half of `pause` and all of it.
-fn jittered(pause: Duration) -> Duration {
+pub(crate) fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
     // Each `RandomState` has keys of its own, and that is all the randomness that this needs.
@@ -416,7 +579,7 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 /// What the first of the two to complete says.
-async fn race<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+pub(crate) async fn race<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match one.as_mut().poll(cx) {
         Poll::Pending => other.as_mut().poll(cx),
@@ -430,606 +593,4 @@ async fn race<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -
 pub(crate) mod server;
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Write, stderr};
-    use std::sync::atomic::AtomicU32;
-
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpStream};
-    use tokio::task::JoinSet;
-
-    use super::server::Server;
-    use super::*;
-
-    const DEADLINE: Duration = Duration::from_millis(25);
-    const SLACK: Duration = Duration::from_millis(5);
-    const SECOND: Duration = Duration::from_secs(1);
-    /// For what has to happen, but not in a given time: a busy machine may stand still for a second.
-    const PATIENCE: Duration = Duration::from_secs(20);
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn each_of_512_callers_gets_its_own_reply() {
-        let server = Server::start();
-        let link = patient(&server.url());
-        let mut callers = JoinSet::new();
-        for caller in 0..512 {
-            let link = link.clone();
-            callers.spawn(async move {
-                for turn in 0..20 {
-                    let id = format!("{caller}-{turn}");
-                    assert_eq!(echoed(&link, &id).await.unwrap(), id);
-                }
-            });
-        }
-        finish(callers).await;
-        assert_eq!((link.is_up(), link.generation()), (true, 1));
-    }
-
-    /// The server holds its answers back until after the deadline. The reply to the call that gave
-    /// up comes first, on the same connection, and belongs to nobody.
-    #[tokio::test]
-    async fn a_late_reply_is_thrown_away_and_the_connection_kept() {
-        let server = Server::start();
-        let mut settings = Settings::new(server.url()).unwrap();
-        settings.silence = PATIENCE;
-        let link = Link::new(settings);
-        for turn in 0..10 {
-            let pause = link.call_until(after(PATIENCE), &paused(60)).await;
-            assert_eq!(pause.unwrap(), Value::Okay);
-            let late = echoed(&link, &format!("late {turn}")).await;
-            assert!(matches!(late, Err(LinkError::TimedOut)), "{late:?}");
-            let id = format!("after {turn}");
-            let answer = link.call_until(after(PATIENCE), redis::cmd("ECHO").arg(&id)).await;
-            assert_eq!(answer.unwrap(), Value::BulkString(id.into_bytes()), "crossed");
-        }
-        assert_eq!(link.generation(), 1);
-        assert_eq!(echoes(&server), 20, "the late calls were not sent, which proves nothing");
-    }
-
-    /// Dropped unpolled, while queued, while under way, and while the server holds answers back.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_dropped_call_leaves_no_reply_for_the_next() {
-        let wanted = if long() { 100_000 } else { 10_000 };
-        let server = Server::start();
-        let link = patient(&server.url());
-        let dropped = Arc::new(AtomicU32::new(0));
-        let mut callers = JoinSet::new();
-        for caller in 0..32 {
-            let (link, dropped) = (link.clone(), Arc::clone(&dropped));
-            let drops = caller % 2 == 0;
-            callers.spawn(async move {
-                let mut kept = 0;
-                for turn in 0.. {
-                    if dropped.load(Ordering::Relaxed) >= wanted {
-                        break;
-                    }
-                    if drops && random(4000) == 0 {
-                        let _ = polled_at_most(3, link.call(&paused(3))).await;
-                    }
-                    let id = format!("{caller}-{turn}");
-                    let call = echoed(&link, &id);
-                    let echo = match random(3) {
-                        _ if !drops => Some(call.await),
-                        0 => polled_at_most(random(30), call).await,
-                        _ => timeout(Duration::from_micros(random(2000)), call).await.ok(),
-                    };
-                    match echo {
-                        Some(echo) => {
-                            assert_eq!(echo.unwrap(), id, "crossed");
-                            kept += 1;
-                        }
-                        None => drop(dropped.fetch_add(1, Ordering::Relaxed)),
-                    }
-                }
-                kept
-            });
-        }
-        let kept: u32 = finish(callers).await.into_iter().sum();
-        assert_eq!(link.generation(), 1, "the connection was replaced, which proves nothing");
-        let dropped = dropped.load(Ordering::Relaxed);
-        let thrown_away = echoes(&server) - kept;
-        writeln!(
-            stderr(),
-            "link: {dropped} calls dropped, of which the server answered {thrown_away}; {kept} \
-             others, 0 crossed"
-        )
-        .unwrap();
-        assert!(thrown_away > dropped / 20, "hardly any was dropped while it was under way");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_killed_server_is_used_again_within_a_second_of_its_return() {
-        let mut server = Server::start();
-        let link = default(&server.url());
-        link.wait_up(PATIENCE).await.unwrap();
-        let mut returns = Vec::new();
-        for _ in 0..3 {
-            let storm = Storm::begin(&link, 16);
-            sleep(SECOND / 5).await;
-            server.kill();
-            let killed = Instant::now();
-            sleep(4 * SECOND / 5).await;
-            let calls = storm.end("killed", 990).await;
-            // Once one of them has seen it, no other is sent.
-            let failed = calls.iter().filter(|call| call.begun > killed && call.result.is_err());
-            let seen = failed.map(|call| call.begun + call.took).min().unwrap();
-            for call in calls.iter().filter(|call| call.begun > seen) {
-                assert!(matches!(call.result, Err(LinkError::Down(_))), "{:?}", call.result);
-            }
-            assert!(!link.is_up());
-            server.restart();
-            let (back, mut stolen) = (Instant::now(), Duration::ZERO);
-            loop {
-                let begun = Instant::now();
-                if echoed(&link, "back").await.is_ok() {
-                    break;
-                }
-                stolen += begun.elapsed().saturating_sub(DEADLINE);
-                assert!(back.elapsed() < SECOND + stolen, "not back after {:?}", back.elapsed());
-            }
-            returns.push(back.elapsed());
-        }
-        writeln!(stderr(), "link: used again so long after the server was back: {returns:?}")
-            .unwrap();
-        assert!(link.generation() >= 4);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_frozen_server_holds_nobody_beyond_the_deadline() {
-        let server = Server::start();
-        let link = default(&server.url());
-        link.wait_up(PATIENCE).await.unwrap();
-        server.freeze();
-        let storm = Storm::begin(&link, 64);
-        sleep(2 * SECOND).await;
-        for call in storm.end("frozen", 999).await {
-            call.result.unwrap_err();
-        }
-        assert!(!link.is_up(), "still up after two seconds without an answer");
-        server.thaw();
-        link.wait_up(PATIENCE).await.unwrap();
-        assert!(answers(&link).await);
-    }
-
-    /// Nobody calls, and no packet says that the server is gone.
-    #[tokio::test]
-    async fn a_dead_connection_is_noticed_without_calls() {
-        let server = Server::start();
-        let mut settings = Settings::new(server.url()).unwrap();
-        settings.idle = Duration::from_millis(50);
-        let link = Link::new(settings);
-        until(|| link.is_up()).await;
-        sleep(SECOND / 2).await;
-        assert_eq!((link.is_up(), link.generation()), (true, 1), "an idle connection was replaced");
-        server.freeze();
-        until(|| !link.is_up()).await;
-        server.thaw();
-        link.wait_up(PATIENCE).await.unwrap();
-        assert_eq!(link.generation(), 2);
-    }
-
-    #[tokio::test]
-    async fn without_a_server_calls_are_down_until_it_comes() {
-        let mut server = Server::stopped(&[]);
-        let link = default(&server.url());
-        for _ in 0..10 {
-            let begun = Instant::now();
-            let result = link.call(&redis::cmd("PING")).await;
-            assert!(matches!(result, Err(LinkError::Down(_))), "{result:?}");
-            assert!(begun.elapsed() >= DEADLINE, "gave up before the deadline");
-        }
-        let message = link.call(&redis::cmd("PING")).await.unwrap_err().to_string();
-        let expected = format!(
-            "nothing was sent: cannot reach redis at 127.0.0.1:{} (Connection refused",
-            server.port()
-        );
-        assert!(message.starts_with(&expected), "{message}");
-        assert_eq!((link.is_up(), link.generation()), (false, 0));
-        server.restart();
-        link.wait_up(PATIENCE).await.unwrap();
-        assert!(answers(&link).await);
-    }
-
-    /// At once, or as soon as it is asked for something.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn attempts_are_few_while_a_server_drops_every_connection() {
-        let dropping = accepting(drop).await;
-        let closing = accepting(|stream| answer(stream, String::new())).await;
-        let mut tasks = JoinSet::new();
-        for (address, accepted) in [dropping, closing] {
-            tasks.spawn(async move {
-                let link = default(&address);
-                let storm = Storm::begin(&link, 4);
-                sleep(SECOND).await;
-                let first = accepted.load(Ordering::Relaxed);
-                sleep(2 * SECOND).await;
-                let then = accepted.load(Ordering::Relaxed) - first;
-                until(|| accepted.load(Ordering::Relaxed) > first).await;
-                storm.end("closing", 990).await;
-                (first, then)
-            });
-        }
-        for (first, then) in finish(tasks).await {
-            writeln!(stderr(), "link: {first} attempts in the first second, {then} in two more")
-                .unwrap();
-            assert!(first <= 20 && then <= 20, "{first}, then {then}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_lived_is_made_again_at_once() {
-        let mut server = Server::stopped(&[]);
-        let mut settings = Settings::new(server.url()).unwrap();
-        settings.backoff = Duration::from_millis(10)..=SECOND;
-        let link = Link::new(settings);
-        // Long enough for the longest pause.
-        sleep(3 * SECOND / 2).await;
-        server.restart();
-        link.wait_up(PATIENCE).await.unwrap();
-        sleep(5 * SECOND / 4).await;
-        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        let lost = link.call_until(after(PATIENCE), &redis::cmd("PING")).await;
-        assert!(matches!(lost, Err(LinkError::Broken(_))), "{lost:?}");
-        // Half of the longest pause would be 500 ms.
-        link.wait_up(Duration::from_millis(450)).await.unwrap();
-    }
-
-    /// The question waits behind slow calls, and their answers are signs of life.
-    #[tokio::test]
-    async fn a_slow_server_is_not_a_dead_one() {
-        let (address, accepted) = accepting(|mut stream| {
-            tokio::spawn(async move {
-                let mut buffer = [0; 4096];
-                while let Ok(len @ 1..) = stream.read(&mut buffer).await {
-                    for _ in buffer[..len].iter().filter(|byte| **byte == b'*') {
-                        sleep(Duration::from_millis(50)).await;
-                        let _ = stream.write_all(b"+PONG\r\n").await;
-                    }
-                }
-            });
-        })
-        .await;
-        let mut settings = Settings::new(address).unwrap();
-        settings.deadline = PATIENCE;
-        settings.idle = Duration::from_millis(20);
-        let link = Link::new(settings);
-        let mut callers = JoinSet::new();
-        for _ in 0..40 {
-            let link = link.clone();
-            callers.spawn(async move { link.call(&redis::cmd("GET")).await.unwrap() });
-        }
-        finish(callers).await;
-        assert_eq!(accepted.load(Ordering::Relaxed), 1, "another connection was made");
-    }
-
-    #[tokio::test]
-    async fn a_server_that_never_answers_is_not_up() {
-        let held = Mutex::new(Vec::new());
-        let (address, accepted) = accepting(move |stream| held.lock().unwrap().push(stream)).await;
-        let mut settings = Settings::new(address).unwrap();
-        settings.connect_deadline = Duration::from_millis(100);
-        let link = Link::new(settings);
-        let error = link.wait_up(SECOND).await.unwrap_err();
-        assert!(error.to_string().contains("no answer within 100ms"), "{error}");
-        assert!(accepted.load(Ordering::Relaxed) > 1, "one attempt, and then never again");
-    }
-
-    #[tokio::test]
-    async fn an_error_of_the_server_is_a_reply_and_keeps_the_connection() {
-        for line in [
-            "NOSCRIPT No matching script.",
-            "WRONGTYPE Operation against a key",
-            "LOADING Redis is loading",
-            "READONLY You can't write",
-            "NOAUTH Authentication required.",
-            "NOPERM this user has no permissions",
-            "OOM command not allowed",
-            "BUSY Redis is busy",
-            "MASTERDOWN Link with MASTER is down",
-            "CROSSSLOT Keys in request",
-            "MOVED 1 127.0.0.1:1",
-            "ASK 1 127.0.0.1:1",
-            "TRYAGAIN Multiple keys",
-            "CLUSTERDOWN The cluster is down",
-            "MISCONF Redis is configured",
-            "ERR unknown command",
-        ] {
-            let link = answering(format!("-{line}\r\n")).await;
-            for _ in 0..3 {
-                let result = link.call(&redis::cmd("GET")).await;
-                let Err(LinkError::Reply(error)) = result else { panic!("{line}: {result:?}") };
-                assert_eq!(error.code(), line.split(' ').next(), "{error}");
-            }
-            let serves = !["LOADING", "READONLY", "NOAUTH", "MASTERDOWN"]
-                .iter()
-                .any(|code| line.starts_with(code));
-            assert_eq!((link.is_up(), link.generation()), (serves, 1), "{line}");
-        }
-    }
-
-    /// Before anybody asks it for anything, and again when it does serve.
-    #[tokio::test]
-    async fn a_server_that_turns_everybody_away_is_not_up() {
-        let server = Server::start_with(&["--requirepass", "secret"]);
-        let url = format!("redis://127.0.0.1:{}/", server.port());
-        let mut settings = Settings::new(url).unwrap();
-        settings.idle = Duration::from_millis(20);
-        let link = Link::new(settings);
-        link.wait_up(PATIENCE).await.unwrap();
-        assert!(!link.is_up(), "up without a password");
-        server.cli(&["-a", "secret", "CONFIG", "SET", "requirepass", ""]);
-        until(|| link.is_up()).await;
-        assert_eq!(link.generation(), 1, "the connection was replaced, which proves nothing");
-    }
-
-    #[test]
-    fn outside_a_runtime_a_call_is_down_and_does_not_panic() {
-        let link = default("redis://127.0.0.1:1/");
-        let ping = redis::cmd("PING");
-        let call = pin!(link.call(&ping));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let Poll::Ready(Err(error)) = call.poll(&mut context) else { panic!("no answer") };
-        assert!(matches!(error, LinkError::Down(_)), "{error}");
-        assert!(error.to_string().contains("runtime"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_reply_that_cannot_be_read_breaks_the_connection() {
-        for reply in ["?what\r\n", "$x\r\n", "*1\r\n?\r\n", ""] {
-            let link = answering(reply.to_owned()).await;
-            let result = link.call(&redis::cmd("GET")).await;
-            assert!(matches!(result, Err(LinkError::Broken(_))), "{reply:?}: {result:?}");
-            assert!(!link.is_up(), "{reply:?}");
-        }
-    }
-
-    /// Someone who dials a port where nobody listens may be given that very port to dial from.
-    #[tokio::test]
-    async fn an_echo_is_not_a_server() {
-        let (address, _) = accepting(|mut stream| {
-            tokio::spawn(async move {
-                let (mut read, mut write) = stream.split();
-                tokio::io::copy(&mut read, &mut write).await
-            });
-        })
-        .await;
-        let error = default(&address).wait_up(SECOND).await.unwrap_err();
-        assert!(error.to_string().contains("not redis"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn the_last_clone_takes_the_supervisor_and_the_connection_with_it() {
-        let server = Server::start();
-        let link = default(&server.url());
-        let clone = link.clone();
-        let core = Arc::downgrade(&link.0.core);
-        link.wait_up(PATIENCE).await.unwrap();
-        drop(link);
-        assert!(answers(&clone).await);
-        drop(clone);
-        until(|| core.strong_count() == 0).await;
-        // Only redis-cli itself is left.
-        until(|| server.cli(&["CLIENT", "LIST"]).lines().count() == 1).await;
-    }
-
-    #[test]
-    fn a_link_outlives_the_runtime_that_it_began_on() {
-        let server = Server::start();
-        let link = default(&server.url());
-        assert!(!link.is_up(), "connected without a runtime");
-        for _ in 0..3 {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                // The connection of the last runtime ended with it, as this call finds out.
-                let _ = echoed(&link, "lost").await;
-                link.wait_up(PATIENCE).await.unwrap();
-                assert!(answers(&link).await);
-            });
-        }
-    }
-
-    #[tokio::test]
-    async fn a_call_past_its_deadline_is_not_sent() {
-        let server = Server::start();
-        let link = default(&server.url());
-        link.wait_up(PATIENCE).await.unwrap();
-        let result = link.call_until(Instant::now(), redis::cmd("INCR").arg("n")).await;
-        assert!(matches!(result, Err(LinkError::Down(_))), "{result:?}");
-        assert_eq!(server.cli(&["EXISTS", "n"]), "0");
-    }
-
-    #[test]
-    fn a_pause_is_cut_by_a_half_at_most_and_never_the_same() {
-        let pause = Duration::from_millis(800);
-        let mut cut: Vec<_> = (0..1000).map(|_| jittered(pause)).collect();
-        assert!(cut.iter().all(|cut| (pause / 2..=pause).contains(cut)));
-        cut.sort_unstable();
-        cut.dedup();
-        assert!(cut.len() > 900, "{} different ones of 1000", cut.len());
-        assert!(cut[0] < pause * 11 / 20 && cut[cut.len() - 1] > pause * 19 / 20);
-        assert_eq!(jittered(Duration::ZERO), Duration::ZERO);
-    }
-
-    fn default(address: &str) -> Link {
-        Link::new(Settings::new(address).unwrap())
-    }
-
-    /// For what is not about time: nothing times out on a busy machine.
-    fn patient(address: &str) -> Link {
-        let mut settings = Settings::new(address).unwrap();
-        settings.deadline = PATIENCE;
-        settings.silence = PATIENCE;
-        Link::new(settings)
-    }
-
-    async fn echoed(link: &Link, id: &str) -> Result<String, LinkError> {
-        match link.call(redis::cmd("ECHO").arg(id)).await? {
-            Value::BulkString(echo) => Ok(String::from_utf8(echo).unwrap()),
-            other => panic!("{id}: {other:?}"),
-        }
-    }
-
-    async fn answers(link: &Link) -> bool {
-        let pong = Value::SimpleString("PONG".to_owned());
-        link.call_until(after(PATIENCE), &redis::cmd("PING")).await.is_ok_and(|reply| reply == pong)
-    }
-
-    /// Completes when it is so.
-    async fn until(so: impl Fn() -> bool) {
-        let waiting = async {
-            while !so() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(PATIENCE, waiting).await.expect("it does not come about");
-    }
-
-    /// From here on, the server answers nobody for so long.
-    fn paused(millis: u32) -> Cmd {
-        let mut cmd = redis::cmd("CLIENT");
-        cmd.arg("PAUSE").arg(millis);
-        cmd
-    }
-
-    /// Calls from several tasks, at least one in each after the other until it is to end.
-    struct Storm {
-        callers: JoinSet<Vec<Call>>,
-        over: Arc<AtomicBool>,
-    }
-
-    #[derive(Clone)]
-    struct Call {
-        begun: Instant,
-        took: Duration,
-        /// What a timer of the length of the deadline took that was begun at the same instant.
-        bare: Duration,
-        result: Result<String, LinkError>,
-    }
-
-    impl Storm {
-        fn begin(link: &Link, tasks: usize) -> Self {
-            let over = Arc::new(AtomicBool::new(false));
-            let mut callers = JoinSet::new();
-            for _ in 0..tasks {
-                let (link, over) = (link.clone(), Arc::clone(&over));
-                callers.spawn(async move {
-                    let mut calls = Vec::new();
-                    loop {
-                        let last = over.load(Ordering::Relaxed);
-                        let begun = Instant::now();
-                        let bare = tokio::spawn(async move {
-                            sleep(DEADLINE).await;
-                            begun.elapsed()
-                        });
-                        let result = echoed(&link, "anyone").await;
-                        let took = begun.elapsed();
-                        calls.push(Call { begun, took, bare: bare.await.unwrap(), result });
-                        if last {
-                            return calls;
-                        }
-                    }
-                });
-            }
-            Self { callers, over }
-        }
-
-        /// Of the calls that failed, so many of a thousand did in time. But a machine that is late
-        /// for every timer is late for ours.
-        async fn end(self, server: &str, per_mille: usize) -> Vec<Call> {
-            self.over.store(true, Ordering::Relaxed);
-            let calls = finish(self.callers).await.concat();
-            let failed = || calls.iter().filter(|call| call.result.is_err());
-            let mut took: Vec<_> = failed().map(|call| call.took).collect();
-            took.sort_unstable();
-            let (count, longest, high) =
-                (took.len(), took[took.len() - 1], took[took.len() * per_mille / 1000]);
-            let bare = failed().map(|call| call.bare).max().unwrap();
-            let figures = format!(
-                "server {server}: {count} calls without an answer, {per_mille} of 1000 within \
-                 {high:?}, maximum {longest:?}, maximum of a bare timer {bare:?}"
-            );
-            writeln!(stderr(), "link: {figures}").unwrap();
-            let late = |span: Duration| span.saturating_sub(DEADLINE);
-            assert!(late(high) <= SLACK.max(2 * late(bare)), "{figures}");
-            calls
-        }
-    }
-
-    /// How many `ECHO` the server has carried out.
-    fn echoes(server: &Server) -> u32 {
-        let stats = server.cli(&["INFO", "commandstats"]);
-        let (_, rest) = stats.split_once("cmdstat_echo:calls=").unwrap();
-        rest.split(',').next().unwrap().parse().unwrap()
-    }
-
-    /// None if it was not complete after so many polls, one in each turn of the scheduler.
-    async fn polled_at_most<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
-        let mut future = pin!(future);
-        for _ in 0..polls {
-            let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
-            if let Poll::Ready(output) = polled {
-                return Some(output);
-            }
-            tokio::task::yield_now().await;
-        }
-        None
-    }
-
-    /// What every task says; a task that hangs or panics fails the test.
-    async fn finish<T: 'static>(tasks: JoinSet<T>) -> Vec<T> {
-        timeout(3 * PATIENCE, tasks.join_all()).await.expect("a task hangs")
-    }
-
-    /// A server that does nothing but `then` with each connection, and counts them.
-    async fn accepting(then: impl Fn(TcpStream) + Send + 'static) -> (String, Arc<AtomicU32>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("redis://{}/", listener.local_addr().unwrap());
-        let count = Arc::new(AtomicU32::new(0));
-        let accepted = Arc::clone(&count);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                accepted.fetch_add(1, Ordering::Relaxed);
-                then(stream);
-            }
-        });
-        (address, count)
-    }
-
-    /// A link to a server that gives one and the same reply to all it is asked.
-    async fn answering(reply: String) -> Link {
-        let (address, _) = accepting(move |stream| answer(stream, reply.clone())).await;
-        let link = patient(&address);
-        link.wait_up(PATIENCE).await.unwrap();
-        link
-    }
-
-    /// Gives `reply` to all, but `PONG` to the handshake and to `PING` unless it is an error. No
-    /// reply is a connection closed.
-    fn answer(mut stream: TcpStream, reply: String) {
-        tokio::spawn(async move {
-            let mut buffer = [0; 4096];
-            while let Ok(len @ 1..) = stream.read(&mut buffer).await {
-                let text = String::from_utf8_lossy(&buffer[..len]);
-                let greetings = text.matches("\r\nCLIENT\r\n").count();
-                let greetings = greetings + text.matches("\r\nPING\r\n").count();
-                let others = text.matches('*').count() - greetings;
-                if others > 0 && reply.is_empty() {
-                    return;
-                }
-                let pong = if reply.starts_with('-') { reply.as_str() } else { "+PONG\r\n" };
-                let replies = pong.repeat(greetings) + &reply.repeat(others);
-                if stream.write_all(replies.as_bytes()).await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-
-    fn random(below: u64) -> u64 {
-        RandomState::new().hash_one(()) % below
-    }
-
-    fn long() -> bool {
-        std::env::var_os("TIDEGATE_LONG").is_some_and(|long| long == "1")
-    }
-}
+mod tests;

@@ -1,24 +1,55 @@
-//! Holds of which nobody heard: made perhaps, and nobody knows to settle them.
+//! Holds of which nobody will hear: made perhaps, and nobody but this engine knows to end them.
 
 use std::time::Duration;
 
-use tidegate::{Answer, Call, Cost, Decision, Engine, EngineError, HoldId, Op};
+use tidegate::{EngineError, HoldId};
 use tokio::runtime::Handle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use crate::across::side_by_side;
 use crate::engine::Redis;
+use crate::reply::Reply;
+use crate::request::{Once, Part, Request};
 
-/// A hold that is being asked for. If its call is dropped, or ends without an answer, the hold is
-/// cancelled from a task of its own, should it have been made; without a runtime, or if Redis does
-/// not answer that either, its deadline ends it. What an entry has charged beside it stays charged.
+/// How holds are to end that a call has made or is about to make. Whatever is left when this is
+/// dropped, because the call was dropped or had no answer, is done from a task of its own. Without a
+/// runtime, or if Redis does not answer that either, their deadline ends them. What an entry has
+/// charged beside its places stays charged.
 pub(crate) struct Unheard<'a> {
     engine: &'a Redis,
-    id: Option<HoldId>,
+    /// One for each of the call's holds; `None` once there is nothing to do about it.
+    ends: Vec<Option<End>>,
 }
 
+/// What ends one hold.
+#[derive(Clone)]
+pub(crate) struct End {
+    request: Request,
+    parts: Vec<Part>,
+}
+
+impl End {
+    /// Charges nothing, and forgets that there was a hold, if it is that of this record.
+    pub(crate) fn drop(id: HoldId, record: String, parts: Vec<Part>) -> Self {
+        Self { request: Request { hold: Some(id), record, ..Request::new("drop") }, parts }
+    }
+
+    /// Charges what was held; under an id, not twice.
+    pub(crate) fn charge(id: HoldId, once: Option<Once>, parts: Vec<Part>) -> Self {
+        Self { request: Request { hold: Some(id), once, ..Request::new("settle") }, parts }
+    }
+
+    fn charges(&self) -> bool {
+        self.request.op == "settle"
+    }
+}
+
+/// The answer to what was done about a hold; none if there was nothing to do.
+pub(crate) type Ended = Option<Result<Reply, EngineError>>;
+
 impl<'a> Unheard<'a> {
-    /// The pauses before each attempt to cancel. One more makes no sense to whoever is waiting for
-    /// the permits: most holds have ended by then.
+    /// The pauses before each attempt. One more makes no sense to whoever is waiting for the
+    /// permits: most holds have ended by then.
     const PAUSES: [Duration; 4] = [
         Duration::ZERO,
         Duration::from_millis(100),
@@ -26,35 +57,75 @@ impl<'a> Unheard<'a> {
         Duration::from_secs(10),
     ];
 
-    pub(crate) fn new(engine: &'a Redis, id: HoldId) -> Self {
-        Self { engine, id: Some(id) }
+    pub(crate) fn new(engine: &'a Redis, ends: Vec<Option<End>>) -> Self {
+        Self { engine, ends }
     }
 
-    /// Somebody knows how it ended, unless it is ambiguous.
-    pub(crate) fn heard(mut self, answer: &Result<Decision, EngineError>) {
-        if !matches!(answer, Err(EngineError::Ambiguous(_))) {
-            self.id = None;
+    /// From now on, this is what is to be done about the hold at `place`.
+    pub(crate) fn set(&mut self, place: usize, end: Option<End>) {
+        self.ends[place] = end;
+    }
+
+    /// Somebody else takes care of all that would only be dropped.
+    pub(crate) fn keep_the_rest(&mut self) {
+        for end in &mut self.ends {
+            end.take_if(|end| !end.charges());
         }
+    }
+
+    /// Nothing is to be done: what is held is charged or released at its deadline.
+    pub(crate) fn leave(&mut self) {
+        self.ends.fill(None);
+    }
+
+    /// Drops all holds, side by side.
+    pub(crate) async fn drop_all(&mut self, until: Instant) -> Vec<Ended> {
+        self.end(until, |_| true).await
+    }
+
+    /// Charges those that are to be charged, side by side.
+    pub(crate) async fn charge_all(&mut self, until: Instant) -> Vec<Ended> {
+        self.end(until, End::charges).await
+    }
+
+    async fn end(&mut self, until: Instant, which: impl Fn(&End) -> bool) -> Vec<Ended> {
+        let engine = self.engine;
+        let due = self.ends.iter().map(|end| {
+            let end = end.clone().filter(|end| which(end));
+            async move {
+                let End { request, parts } = end?;
+                Some(engine.ask(request, &parts, until).await)
+            }
+        });
+        let ended = side_by_side(due.collect()).await;
+        for (end, answer) in self.ends.iter_mut().zip(&ended) {
+            // Done; or there is nothing to end, since what was sent before has been done before.
+            if matches!(answer, Some(Ok(_) | Err(EngineError::Refused(_)))) {
+                *end = None;
+            }
+        }
+        ended
     }
 }
 
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
-        let (Some(id), Ok(runtime)) = (self.id, Handle::try_current()) else { return };
+        let ends = std::mem::take(&mut self.ends);
+        let Ok(runtime) = Handle::try_current() else { return };
+        if ends.iter().all(Option::is_none) {
+            return;
+        }
         let engine = self.engine.twin();
         runtime.spawn(async move {
+            let mut unheard = Unheard::new(&engine, ends);
             for pause in Self::PAUSES {
                 sleep(pause).await;
-                let op = Op::Settle { id, cost: Some(Cost::ZERO) };
-                let Answer::Later(answer) = engine.decide(Call { op, charges: &[], once: None })
-                else {
-                    return;
-                };
-                // Cancelled; or never made, since what was sent before has been done before.
-                if matches!(answer.await, Ok(_) | Err(EngineError::Refused(_))) {
+                unheard.end(engine.route.deadline(), |_| true).await;
+                if unheard.ends.iter().all(Option::is_none) {
                     return;
                 }
             }
+            unheard.leave();
         });
     }
 }

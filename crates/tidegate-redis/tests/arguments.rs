@@ -13,6 +13,9 @@ const BUCKET: &[&str] = &["1", "1", "720000000", "1", "5", "0"];
 const HOLDERS: &[&str] = &["6", "5"];
 const ID: &str = "0123456789abcdef0123456789abcdef";
 
+/// What comes beside a state: all there is, so that only the words are wrong.
+const ALL: &str = "3";
+
 /// A call of a script, each word of which can be another.
 #[derive(Clone)]
 struct Sent {
@@ -22,10 +25,13 @@ struct Sent {
     expiry: &'static str,
     settle: &'static str,
     request: &'static str,
+    record: &'static str,
     count: Option<&'static str>,
     parts: Vec<Vec<&'static str>>,
     /// The names of the states.
     names: Vec<&'static str>,
+    /// What keys come beside each.
+    beside: &'static [&'static str],
     /// Keys behind those of the parts.
     more_keys: Vec<&'static str>,
     more_words: Vec<&'static str>,
@@ -33,7 +39,7 @@ struct Sent {
 
 impl Sent {
     fn check(limits: &[&[&'static str]]) -> Self {
-        let part = |limit: &&[&'static str]| [*limit, &["0", "1", "", ""]].concat();
+        let part = |limit: &&[&'static str]| [&[ALL], *limit, &["0", "1", "", ""]].concat();
         Self {
             op: "check",
             id: "",
@@ -41,9 +47,11 @@ impl Sent {
             expiry: "0",
             settle: "",
             request: "",
+            record: "record",
             count: None,
             parts: limits.iter().map(part).collect(),
             names: vec!["{x}:a", "{x}:b"],
+            beside: &[":log", ":holds"],
             more_keys: Vec::new(),
             more_words: Vec::new(),
         }
@@ -59,16 +67,19 @@ impl Sent {
     }
 
     fn to(&self, connection: &mut redis::Connection) -> redis::RedisResult<Value> {
-        let of = |name: &&str| [name.to_string(), format!("{name}:log"), format!("{name}:holds")];
         let states = &self.names[..self.parts.len().min(self.names.len())];
-        let mut keys: Vec<String> = states.iter().flat_map(of).collect();
+        let mut keys = Vec::new();
+        for state in states {
+            keys.push(state.to_string());
+            keys.extend(self.beside.iter().map(|beside| format!("{state}{beside}")));
+        }
         keys.extend(self.more_keys.iter().map(ToString::to_string));
         let count = self.parts.len().to_string();
         let count = self.count.unwrap_or(&count);
-        let Self { op, id, ttl, expiry, settle, request, .. } = self;
+        let Self { op, id, ttl, expiry, settle, request, record, .. } = self;
         let mut command = redis::cmd("EVAL");
         command.arg(script_text(&[])).arg(keys.len()).arg(&keys);
-        command.arg(&["1", op, "", id, ttl, expiry, settle, request, "record", count]);
+        command.arg(&["1", op, "", id, ttl, expiry, settle, request, record, count]);
         command.arg(self.parts.concat()).arg(&self.more_words).query(connection)
     }
 }
@@ -104,8 +115,8 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
         // Behind one that is good: that must not have been charged.
         bad.push((what, Sent::check(&[BUCKET, limit])));
     }
-    let one_boundary = ["3", "1", "5", "0", "1", "1", "1", "", ""].to_vec();
-    let descending = ["3", "1", "5", "0", "2", "9007199254740991", "1", "1", "", ""].to_vec();
+    let one_boundary = [ALL, "3", "1", "5", "0", "1", "1", "1", "", ""].to_vec();
+    let descending = [ALL, "3", "1", "5", "0", "2", "9007199254740991", "1", "1", "", ""].to_vec();
     bad.extend([
         ("one boundary", Sent { parts: vec![one_boundary], ..check() }),
         ("boundaries that descend", Sent { parts: vec![descending], ..check() }),
@@ -120,6 +131,22 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
         ("a key too many", Sent { more_keys: vec!["{x}:more"], ..check() }),
         ("a part without keys", Sent { names: vec!["{x}:a"], ..Sent::check(&[BUCKET, BUCKET]) }),
         ("an id without its key", Sent { request: "0123456789abcdef0123456789abcdef", ..check() }),
+        ("keys beside a state that there are not", {
+            let parts = vec![[&["4"], BUCKET, &["0", "1", "", ""]].concat()];
+            Sent { parts, ..check() }
+        }),
+        ("fewer keys beside a state than come", {
+            let parts = vec![[&["1"], BUCKET, &["0", "1", "", ""]].concat()];
+            Sent { parts, ..check() }
+        }),
+        ("a log without its key", {
+            let parts = vec![["0", "4", "5", "1", "1000000", "0", "1", "", ""].to_vec()];
+            Sent { parts, beside: &[], ..check() }
+        }),
+        ("a hold without its key", {
+            let parts = vec![[&["0"], BUCKET, &["0", "1", "", ""]].concat()];
+            Sent { parts, beside: &[], ..Sent::hold() }
+        }),
         ("a short fingerprint", Sent { request: "f", more_keys: vec!["{x}:once"], ..check() }),
         ("expiry 2", Sent { expiry: "2", ..check() }),
         ("an operation that is none", Sent { op: "chek", ..check() }),
@@ -133,7 +160,7 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
         ("a hold without a record", Sent { more_keys: Vec::new(), ..Sent::hold() }),
         (
             "a hold of nothing",
-            Sent { parts: vec![[BUCKET, &["0", "0", "", ""]].concat()], ..Sent::hold() },
+            Sent { parts: vec![[&[ALL], BUCKET, &["0", "0", "", ""]].concat()], ..Sent::hold() },
         ),
         ("a place of no length", Sent { ttl: "0", ..Sent::enter() }),
         ("a place without an id", Sent { id: "", ..Sent::enter() }),
@@ -144,7 +171,7 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
             Sent { request: ID, more_keys, ..Sent::enter() }
         }),
         ("a place of nothing", {
-            let nothing = [HOLDERS, &["0", "0", "", ""]].concat();
+            let nothing = [&[ALL], HOLDERS, &["0", "0", "", ""]].concat();
             Sent { parts: vec![Sent::check(&[BUCKET]).parts.concat(), nothing], ..Sent::enter() }
         }),
     ]);
@@ -162,7 +189,7 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
     let Value::Array(reply) = settle.to(&mut connection).unwrap() else { panic!("no array") };
     assert_eq!(reply[0], Value::Int(1), "settled by nothing before");
     // What is charged may cost nothing, and whoever enters without a place makes no hold.
-    let alone = [BUCKET, &["0", "0", "", ""]].concat();
+    let alone = [&[ALL], BUCKET, &["0", "0", "", ""]].concat();
     let parts = vec![alone.clone(), Sent::check(&[HOLDERS]).parts.concat()];
     for (sent, record, made) in [
         (Sent { parts, ..Sent::enter() }, "{x}:place", ID),
@@ -177,4 +204,65 @@ fn what_is_missing_too_much_or_out_of_range_is_refused_before_the_first_write() 
     // The only member is the first, though it is of the second part.
     assert_eq!(server.cli(&["HEXISTS", "{x}:place", "m1"]), "1");
     assert_eq!(server.cli(&["HEXISTS", "{x}:place", "m2"]), "0");
+}
+
+/// A state that has something beside it which was not named is left alone, and the reply says what.
+#[test]
+fn what_lies_beside_a_state_is_asked_for_before_anything_is_done() {
+    let server = Server::start();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let window = &["4", "5", "3600000000", "11"][..];
+    let approximate = &["5", "1", "5", "3600000000"][..];
+    let charged = Sent::check(&[window]);
+    let hold = Sent { names: vec!["{x}:b"], ..Sent::hold() };
+    for sent in [&charged, &hold] {
+        sent.to(&mut connection).unwrap();
+    }
+    let part = |beside, limit: &[&'static str]| [&[beside], limit, &["0", "1", "", ""]].concat();
+    for op in ["check", "record", "refund", "reset", "peek", "inspect"] {
+        let parts = vec![part("0", approximate), part("0", BUCKET)];
+        let sent = Sent { op, parts, beside: &[], ..Sent::check(&[]) };
+        let before = changes(&server);
+        let Value::Array(reply) = sent.to(&mut connection).unwrap() else { panic!("no array") };
+        let [status, _, first, second] = &reply[..] else { panic!("{op}: {reply:?}") };
+        assert_eq!([status, first, second], [8, 1, 2].map(Value::Int).each_ref(), "{op}");
+        assert_eq!(changes(&server), before, "{op}");
+    }
+    let parts = vec![part("3", approximate), part("3", BUCKET)];
+    let sent = Sent { parts, ..Sent::check(&[]) };
+    let Value::Array(reply) = sent.to(&mut connection).unwrap() else { panic!("no array") };
+    assert_eq!(reply[0], Value::Int(1), "with all keys it is answered");
+}
+
+/// What is dropped late must not be what somebody holds under that name since.
+#[test]
+fn a_hold_is_dropped_by_its_own_record_and_then_forgotten() {
+    let server = Server::start();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let mut status = |sent: &Sent| {
+        let Value::Array(reply) = sent.to(&mut connection).unwrap() else { panic!("no array") };
+        match reply[..] {
+            [Value::Int(status), _, Value::Int(third), ..] => (status, third),
+            [Value::Int(status), ..] => (status, 0),
+            _ => panic!("{reply:?}"),
+        }
+    };
+    let hold = Sent { expiry: "1", ..Sent::hold() };
+    for hold in [hold.clone(), Sent { op: "visit", ..hold }] {
+        let drop = Sent { op: "drop", ..hold.clone() };
+        assert_eq!(status(&hold), (1, 0));
+        assert_eq!(status(&hold), (5, 1), "there is one, and it lasts");
+        assert_eq!(status(&Sent { record: "another", ..drop.clone() }), (2, 0));
+        assert_eq!(status(&hold), (5, 1), "it is there yet");
+        assert_eq!(status(&drop), (1, 0));
+        assert_eq!(server.cli(&["DBSIZE"]), "0", "nothing is left of it");
+        assert_eq!(status(&drop), (2, 0));
+    }
+}
+
+/// How many writes there have been.
+fn changes(server: &Server) -> String {
+    let info = server.cli(&["INFO", "persistence"]);
+    let line = info.lines().find(|line| line.starts_with("rdb_changes_since_last_save:"));
+    line.unwrap().to_owned()
 }

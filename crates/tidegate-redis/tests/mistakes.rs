@@ -430,7 +430,7 @@ async fn scripts_touch_only_what_is_declared_to_them() {
         inside += 1;
         let touched = match words[0].as_str() {
             "TIME" => &[],
-            "DEL" => &words[1..],
+            "DEL" | "UNLINK" => &words[1..],
             _ => &words[1..2],
         };
         for key in touched {
@@ -713,9 +713,8 @@ impl Raw {
 
     fn evaluate(&mut self, algorithm: Algorithm, part: &[&str]) -> redis::RedisResult<Value> {
         let mut command = redis::cmd("EVAL");
-        command.arg(script_text(&[algorithm])).arg(3);
-        command.arg("raw:{1}:state").arg("raw:{1}:state:log").arg("raw:{1}:state:holds");
-        command.arg(&["1", "check", "", "", "0", "0", "", "", "", "1"]).arg(part);
+        command.arg(script_text(&[algorithm])).arg(1).arg("raw:{1}:state");
+        command.arg(&["1", "check", "", "", "0", "0", "", "", "", "1", "0"]).arg(part);
         self.send(&command)
     }
 

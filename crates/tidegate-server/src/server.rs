@@ -19,7 +19,7 @@ use crate::metrics::{Door, Metrics};
 use crate::policies::{Policies, Source};
 use crate::resp;
 use crate::service::Service;
-use crate::store::{Store, StoreError};
+use crate::store::{Layers, Store, StoreError};
 use crate::tokens::Tokens;
 use crate::watch;
 
@@ -59,6 +59,7 @@ pub struct Server {
     resp: TcpListener,
     workers: Workers,
     store: Store,
+    layers: Layers,
 }
 
 /// Threads of the Redis door's own, one less than there are processors.
@@ -92,8 +93,8 @@ impl Drop for Workers {
 /// How long the drain waits for clients that are still being answered: a little longer than the
 /// longest wait that one can ask for.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(65);
-/// How long a store may take to connect before it is told.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long giving back what was borrowed may take.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 /// How long the doors stay shut when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -117,9 +118,9 @@ impl Server {
             (None, None) => Store::MEMORY,
         };
         let metrics = Arc::new(Metrics::default());
-        let engine = store.engine_with_fallback(&loaded.settings, &metrics)?;
+        let layers = store.engine_with_layers(&loaded.settings, &metrics)?;
         let active = Policies::active(&loaded, &metrics)?;
-        let service = Arc::new(Service::new(engine, active, metrics));
+        let service = Arc::new(Service::new(layers.engine.clone(), active, metrics));
         let policies = Arc::new(Policies::new(service.clone(), options.source, loaded, seen));
         let bind = async |address| {
             TcpListener::bind(address).await.map_err(|error| StartError::Bind(address, error))
@@ -133,7 +134,7 @@ impl Server {
             bound.map_err(|error| StartError::Bind(options.resp, error))?
         };
         let tokens = Arc::new(options.tokens);
-        Ok(Self { service, policies, tokens, http, resp, workers, store })
+        Ok(Self { service, policies, tokens, http, resp, workers, store, layers })
     }
 
     /// Where HTTP is spoken.
@@ -169,7 +170,7 @@ impl Server {
     /// Serves until `shutdown` completes, and then until everybody who asked is answered.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = drain::channel();
-        let Self { service, policies, tokens, http, resp, workers, store } = self;
+        let Self { service, policies, tokens, http, resp, workers, store, layers } = self;
         let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
         let router =
@@ -187,16 +188,9 @@ impl Server {
             tokio::spawn(async move { connection.await.ok() });
         });
         let doors = [tokio::spawn(http), workers.handle().spawn(resp)];
-        let connects = async {
-            tokio::time::sleep(STORE_PATIENCE).await;
-            if !asked.health().up {
-                warn!(%store, "no connection to the store yet, rules go by on_store_failure");
-            }
-            std::future::pending::<()>().await;
-        };
         tokio::select! {
             () = shutdown => {}
-            () = connects => {}
+            () = store.tell(|| asked.health()) => {}
         }
         info!("draining: no new connections, open ones are answered");
         drainer.begin();
@@ -207,6 +201,8 @@ impl Server {
             Ok(()) => info!("drained"),
             Err(_) => warn!("some clients are still being answered; leaving them"),
         }
+        // What the store does not hear of it charges by itself.
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, layers.close()).await;
     }
 }
 

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Engine, Fallback, Memory, StoreEvent};
-use tidegate_redis::{Redis, RedisBuilder};
+use tidegate::{DenyCache, Engine, Fallback, Health, Lease, Memory, StoreEvent};
+use tidegate_redis::{InvalidSettings, InvalidUrl, RedisBuilder, RedisUrl};
 use tracing::{info, warn};
 
 use crate::config::Settings;
@@ -19,10 +19,35 @@ pub struct Store(Kind);
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
     Memory,
-    Redis(String),
+    Redis(Box<RedisUrl>),
+}
+
+/// An engine with its layers.
+pub struct Layers {
+    /// What to ask.
+    pub engine: Arc<dyn Engine>,
+    lease: Option<Arc<Lease<Arc<dyn Engine>>>>,
+}
+
+impl Layers {
+    /// Gives back what is borrowed, for when nobody asks any more.
+    pub async fn close(&self) {
+        if let Some(lease) = &self.lease {
+            lease.close().await;
+        }
+    }
+}
+
+impl fmt::Debug for Layers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layers").finish_non_exhaustive()
+    }
 }
 
 impl Store {
+    /// How often to look how it is. Until the first time it may take to connect.
+    const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
     /// In this process.
     pub const MEMORY: Self = Self(Kind::Memory);
 
@@ -31,18 +56,23 @@ impl Store {
         self.0 != Kind::Memory
     }
 
-    /// The engine on this store, with what each rule says for the time when it does not answer.
-    pub fn engine_with_fallback(
+    /// The engine on this store, for whoever asks all the time: it remembers denials, borrows permits for
+    /// rules that allow it, and knows what each rule says for the time when the store does not answer.
+    pub fn engine_with_layers(
         &self,
         settings: &Settings,
         metrics: &Arc<Metrics>,
-    ) -> Result<Arc<dyn Engine>, StoreError> {
-        let engine = self.engine(settings)?;
+    ) -> Result<Layers, StoreError> {
+        let mut engine = self.engine(settings)?;
         if !self.may_be_gone() {
-            return Ok(engine);
+            return Ok(Layers { engine, lease: None });
         }
+        if settings.deny_cache {
+            engine = Arc::new(DenyCache::new(engine));
+        }
+        let lease = Arc::new(Lease::new(engine));
         let (metrics, store) = (metrics.clone(), self.to_string());
-        Ok(Arc::new(Fallback::new(engine).watched_by(move |event| match event {
+        let engine = Arc::new(Fallback::new(lease.clone()).watched_by(move |event| match event {
             StoreEvent::NoAnswer { error, first, covered } => {
                 // What nobody answers is counted by whoever asked.
                 if covered {
@@ -54,7 +84,29 @@ impl Store {
             }
             StoreEvent::Back => info!(store, "the store answers again"),
             _ => {}
-        })))
+        }));
+        Ok(Layers { engine, lease: Some(lease) })
+    }
+
+    /// Logs that there is no connection, if there is none soon; and what the store should be otherwise,
+    /// when that appears. Never completes.
+    pub(crate) async fn tell(&self, health: impl Fn() -> Health) {
+        if !self.may_be_gone() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(Self::LOOK_PAUSE).await;
+        if !health().up {
+            warn!(store = %self, "no connection to the store yet, rules go by on_store_failure");
+        }
+        let mut told = None;
+        loop {
+            let warning = health().warning;
+            if let Some(text) = warning.filter(|text| told.as_ref() != Some(text)) {
+                warn!(store = %self, warning = %text, "the store is not set up as it should be");
+                told = Some(text);
+            }
+            tokio::time::sleep(Self::LOOK_PAUSE).await;
+        }
     }
 
     /// The engine on this store, under the settings of the policy file. It needs a Tokio runtime.
@@ -80,7 +132,7 @@ impl Store {
             Kind::Memory => return Ok(Arc::new(Memory::default())),
             Kind::Redis(url) => url,
         };
-        let mut builder = set(Redis::builder(url));
+        let mut builder = set(url.as_ref().clone().builder());
         if let Some(namespace) = &settings.namespace {
             builder = builder.namespace(namespace);
         }
@@ -88,8 +140,7 @@ impl Store {
         if let Some(secret) = secret.or_else(|| std::env::var("TIDEGATE_SECRET").ok()) {
             builder = builder.secret(secret);
         }
-        let redis = builder.build().map_err(|error| StoreError::Settings(error.to_string()))?;
-        Ok(Arc::new(redis))
+        Ok(Arc::new(builder.build()?))
     }
 }
 
@@ -100,14 +151,10 @@ impl FromStr for Store {
         if text == "memory" {
             return Ok(Self::MEMORY);
         }
-        match text.split_once("://") {
-            Some(("redis", _)) => Ok(Self(Kind::Redis(text.into()))),
-            Some((
-                "rediss" | "unix" | "redis-sentinel" | "redis-cluster" | "rediss-sentinel"
-                | "rediss-cluster",
-                _,
-            )) => Err(StoreError::NotYet),
-            _ => Err(StoreError::Unknown),
+        match text.parse() {
+            Ok(url) => Ok(Self(Kind::Redis(Box::new(url)))),
+            Err(InvalidUrl::Scheme) => Err(StoreError::Unknown),
+            Err(error) => Err(StoreError::Settings(error.into())),
         }
     }
 }
@@ -115,20 +162,10 @@ impl FromStr for Store {
 /// Without the password.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = match &self.0 {
-            Kind::Memory => return f.write_str("memory"),
-            Kind::Redis(url) => url.strip_prefix("redis://").unwrap_or(url),
-        };
-        // A password may hold an `@`, and whoever forgot the colon meant a password.
-        let (user, host) = match url.rsplit_once('@') {
-            Some((user, host)) => match user.split_once(':') {
-                Some((user, _)) => (format!("{user}:***@"), host),
-                None => ("***@".into(), host),
-            },
-            None => (String::new(), url),
-        };
-        let place = host.split('?').next().unwrap_or_default();
-        write!(f, "redis://{user}{place}")
+        match &self.0 {
+            Kind::Memory => f.write_str("memory"),
+            Kind::Redis(url) => url.fmt(f),
+        }
     }
 }
 
@@ -143,28 +180,29 @@ impl fmt::Debug for Store {
 pub enum StoreError {
     /// Nobody knows such a store.
     Unknown,
-    /// A kind of store that is not there yet.
-    NotYet,
-    /// The settings are not good.
-    Settings(String),
+    /// The address or the settings are not good.
+    Settings(InvalidSettings),
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => {
-                f.write_str("unknown store; use memory or redis://[user:password@]host:port[/db]")
+                let schemes = RedisUrl::SCHEMES.join("://.., ");
+                write!(f, "unknown store; use memory, {schemes}://..")
             }
-            Self::NotYet => f.write_str(
-                "this kind of store is not supported yet; use memory or \
-                 redis://[user:password@]host:port[/db]",
-            ),
             Self::Settings(error) => error.fmt(f),
         }
     }
 }
 
 impl std::error::Error for StoreError {}
+
+impl From<InvalidSettings> for StoreError {
+    fn from(error: InvalidSettings) -> Self {
+        Self::Settings(error)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -174,17 +212,32 @@ mod tests {
     fn a_store_is_shown_without_its_password() {
         for (text, shown) in [
             ("memory", "memory"),
-            ("redis://127.0.0.1:6379/2", "redis://127.0.0.1:6379/2"),
-            ("redis://user:pw@host:6379", "redis://user:***@host:6379"),
-            ("redis://:pw@host", "redis://:***@host"),
-            ("redis://pw@host", "redis://***@host"),
-            ("redis://user:p@w:x@host", "redis://user:***@host"),
-            ("redis://host/1?password=pw", "redis://host/1"),
+            ("redis://127.0.0.1/2", "redis://127.0.0.1:6379/2"),
+            ("redis://user:p@w:x@host", "redis://user:***@host:6379"),
+            ("unix:///run/redis.sock?password=pw", "unix:///run/redis.sock?password=***"),
+            ("redis-sentinel://:pw@a,b/main", "redis-sentinel://:***@a:26379,b:26379/main"),
+            ("rediss-cluster://a,b", "rediss-cluster://a:6379,b:6379"),
         ] {
-            assert_eq!(text.parse::<Store>().unwrap().to_string(), shown);
+            let store = text.parse::<Store>().unwrap();
+            assert_eq!((store.to_string(), format!("{store:?}")), (shown.into(), shown.into()));
         }
-        assert_eq!("rediss://h".parse::<Store>(), Err(StoreError::NotYet));
-        assert_eq!("mysql://h".parse::<Store>(), Err(StoreError::Unknown));
-        assert_eq!("".parse::<Store>(), Err(StoreError::Unknown));
+    }
+
+    #[test]
+    fn what_is_no_store_is_told_without_its_password() {
+        for (text, told) in [
+            (
+                "mysql://u:hunter2@h",
+                "unknown store; use memory, redis://.., rediss://.., unix://..",
+            ),
+            ("", "unknown store"),
+            ("redis://hunter2@h", "a login without a password"),
+            ("redis://h/1?password=hunter2", "unknown parameter"),
+            ("redis://u:hunter2@h:0", "a port"),
+        ] {
+            let error = text.parse::<Store>().unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        }
     }
 }

@@ -109,11 +109,7 @@ fn a_policy_of_all_fields_loads() {
     assert_eq!(loaded.rules[0].fallback_ratio.get(), 0.5);
     assert_eq!(loaded.rules[1].file.lease, Some(Lease::Auto(tidegate_server::config::Auto::Auto)));
     assert!(!format!("{loaded:?}").contains("hunter"), "no secret in any output");
-    assert_eq!(
-        warnings(&loaded),
-        "main.yaml:22:12: warning: lease has no effect yet; every request asks the store\n  \
-         \x20   lease: auto\n             ^^^^\n"
-    );
+    assert_eq!(warnings(&loaded), "");
 }
 
 #[test]
@@ -187,7 +183,7 @@ fn a_bad_include_is_told_where_it_stands() {
         world.problems(),
         "a.yaml:1:1: adhoc belongs in the main file; an included one has rules, defaults and include\n  \
          adhoc: true\n  ^^^^^\n\
-         a.yaml:2:1: unknown field \"foo\"; use adhoc, defaults, fallback_ratio, include, namespace, \
+         a.yaml:2:1: unknown field \"foo\"; use adhoc, defaults, deny_cache, fallback_ratio, include, namespace, \
          on_store_failure, rules, secret, store, tls or trusted_proxies\n  foo: 1\n  ^^^"
     );
 }

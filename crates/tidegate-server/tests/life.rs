@@ -219,8 +219,8 @@ fn what_it_cannot_start_with_is_told_in_one_line() {
     let path = |name: &str| folder.path(name).to_str().unwrap().to_string();
     let (missing, bad) = (path("missing"), path("bad.yaml"));
     folder.write("bad.yaml", "rules: [{ name: api, limits: [5/parsec] }]\n");
-    folder.write("later.yaml", "store: rediss://u:s3cr3t@h\nrules: []\n");
-    let later = path("later.yaml");
+    folder.write("store.yaml", "store: rediss://u:s3cr3t@h?ca=/nowhere/ca.pem\nrules: []\n");
+    let store = path("store.yaml");
     folder.write("empty", "\n");
     let empty = path("empty");
     type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -231,10 +231,10 @@ fn what_it_cannot_start_with_is_told_in_one_line() {
         (&[], &[("TIDEGATE_LOG", "loud")], "use error, warn, info, debug or trace"),
         (&["--config", &missing], &[], "cannot be read"),
         (&["--config", &bad], &[], "bad.yaml:1:33: unknown unit \"parsec\""),
-        (&["--config", &later], &[], "not supported yet"),
-        (&["--store", "mysql://u:s3cr3t@h"], &[], "unknown store; use memory or redis://"),
-        (&["--store", "rediss://u:s3cr3t@h"], &[], "not supported yet; use memory or redis://"),
-        (&["--store", "redis://u:s3cr3t@:x"], &[], "not a redis url"),
+        (&["--config", &store], &[], "cannot read \"/nowhere/ca.pem\""),
+        (&["--store", "mysql://u:s3cr3t@h"], &[], "unknown store; use memory, redis://"),
+        (&["--store", "redis://s3cr3t@h"], &[], "not a redis url: a login without a password"),
+        (&["--store", "redis://u:s3cr3t@:x"], &[], "not a redis url: a host is missing"),
         (&[], &[("TIDEGATE_TOKEN", "s3cr3t"), ("TIDEGATE_TOKEN_FILE", "f")], "use one of them"),
         (
             &[],
@@ -298,7 +298,7 @@ fn no_secret_is_ever_printed() {
             assert!(wait_until(|| (server.get("/readyz").status == 200).then_some(())).is_some());
             write(&wrong, "secret: new-s3cr3t\n");
             server.health_when(|health| health["status"] == "degraded");
-            write("rediss://u:new-s3cr3t@h", "nonsense: 1\n");
+            write("unix:///s?password=new-s3cr3t", "nonsense: 1\n");
             server.signal("HUP");
             server.expect_logged("policy not reloaded", 2);
             said += &server.get("/healthz").body;
@@ -314,7 +314,8 @@ fn no_secret_is_ever_printed() {
     };
     said += &check(&["--store", &url]);
     said += &check(&["--store", &wrong]);
-    said += &check(&["--store", "rediss://:pw-s3cr3t@h"]);
+    said += &check(&["--store", "rediss://:pw-s3cr3t@h?cert=pw-s3cr3t"]);
+    said += &check(&["--store", "unix:///nowhere?password=pw-s3cr3t"]);
     said += &check(&["--store", "redis://:pw-s3cr3t@127.0.0.1:1"]);
     said += &check(&["--server", "http://pw-s3cr3t@127.0.0.1:1"]);
     said += &check(&["--server", "http://127.0.0.1:1"]);

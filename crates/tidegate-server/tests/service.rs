@@ -463,6 +463,7 @@ fn the_metrics_have_the_names_that_dashboards_know() {
         "tidegate_config_valid",
         "tidegate_connections",
         "tidegate_fallback_decisions_total",
+        "tidegate_lease_outstanding",
         "tidegate_memory_bytes",
         "tidegate_shadow_denied_total",
         "tidegate_store_errors_total",

@@ -52,6 +52,14 @@ pub enum Op {
         /// How long it lasts.
         ttl: Micros,
     },
+    /// Set the costs aside for a process that spends them by itself, if every limit allows it: as
+    /// [`Op::Hold`], charged at the end of its time, and forgotten when it is settled, as [`Op::Enter`].
+    Lend {
+        /// The name to settle it by.
+        id: HoldId,
+        /// How long it lasts.
+        ttl: Micros,
+    },
     /// End a hold and charge each of its limits `cost`, or what was held if there is none. A cost
     /// of zero cancels. The call has no charges of its own; the engine knows what was held.
     Settle {
@@ -76,6 +84,7 @@ impl Op {
         match *self {
             Self::Hold { id, ttl, expiry } => Some((id, ttl, expiry)),
             Self::Enter { id, ttl } | Self::Visit { id, ttl } => Some((id, ttl, Expiry::Release)),
+            Self::Lend { id, ttl } => Some((id, ttl, Expiry::Charge)),
             _ => None,
         }
     }
@@ -83,7 +92,7 @@ impl Op {
     /// Does it set permits of `limit` aside, rather than charge them?
     pub fn sets_aside(&self, limit: &Limit) -> bool {
         match self {
-            Self::Hold { .. } | Self::Visit { .. } => true,
+            Self::Hold { .. } | Self::Visit { .. } | Self::Lend { .. } => true,
             Self::Enter { .. } => limit.lease().is_some(),
             _ => false,
         }
@@ -94,9 +103,10 @@ impl Op {
         *self == Self::Check || self.hold().is_some()
     }
 
-    /// Is there one for every request? Nobody asks how it ended, so it is forgotten when it is settled.
+    /// Is there one for every request, or nearly? Nobody asks how it ended, so it is forgotten when it is
+    /// settled.
     pub(crate) fn is_of_a_request(&self) -> bool {
-        matches!(self, Self::Enter { .. } | Self::Visit { .. })
+        matches!(self, Self::Enter { .. } | Self::Visit { .. } | Self::Lend { .. })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What keeps the counts: the contract between limiters, layers and stores.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -122,12 +123,16 @@ pub struct Health {
     pub tracked_keys: Option<u64>,
     /// Bytes it uses in this process.
     pub memory_bytes: u64,
+    /// What should be otherwise, though it answers, and what to do about it.
+    pub warning: Option<Arc<str>>,
+    /// Permits that this process has borrowed and not spent, by rule.
+    pub lent: BTreeMap<String, u64>,
 }
 
 impl Health {
     /// An engine that answers, with `tracked_keys` in `memory_bytes`.
     pub fn up(tracked_keys: Option<u64>, memory_bytes: u64) -> Self {
-        Self { up: true, tracked_keys, memory_bytes }
+        Self { up: true, tracked_keys, memory_bytes, warning: None, lent: BTreeMap::new() }
     }
 }
 

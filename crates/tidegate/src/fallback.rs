@@ -74,6 +74,7 @@ impl<E: Engine> Fallback<E> {
             Err(error) if error.refusal().is_none() => error,
             answer => {
                 if self.failing.load(Ordering::Relaxed)
+                    && !is_from_this_side(&answer)
                     && self.failing.swap(false, Ordering::Relaxed)
                 {
                     (self.watcher)(StoreEvent::Back);
@@ -113,6 +114,11 @@ impl<E: Engine> Fallback<E> {
         decision.verdicts = verdicts.collect();
         Ok(decision)
     }
+}
+
+/// Was it decided by a layer on this side of the store? Then it says nothing about the store.
+fn is_from_this_side(answer: &Result<Decision, EngineError>) -> bool {
+    matches!(answer, Ok(decision) if matches!(decision.source, Source::Lease | Source::DenyCache))
 }
 
 /// A cost that does not fit into a share of the limit may fit into all of it, once the store is back.

@@ -9,7 +9,8 @@
 //!   place among those who are in.
 //! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
 //!   the engine inside the process.
-//! - [`Fallback`] is the engine around another that answers when that one does not.
+//! - [`Fallback`] is the engine around another that answers when that one does not. [`DenyCache`] remembers
+//!   denials; [`Lease`] borrows permits and decides by itself.
 //! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
 //! - `rate_limit` (feature `macros`) puts a limit on an async function.
 //! - `conformance` (a feature) holds any engine to the same claims.
@@ -28,6 +29,7 @@ mod engine;
 mod fallback;
 mod fingerprint;
 mod key;
+mod lease;
 mod limiter;
 mod memory;
 pub mod policy;
@@ -47,6 +49,7 @@ pub use deny_cache::DenyCache;
 pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
 pub use fallback::{Fallback, StoreEvent};
 pub use key::Key;
+pub use lease::Lease;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub use limiter::site as __site;
@@ -56,7 +59,7 @@ pub use limiter::{
 };
 pub use memory::{Memory, MemoryBuilder};
 pub use policy::{Plan, Policy, PolicyRule, RuleDraft};
-pub use rule::{InvalidRule, OnStoreFailure, Rule, RuleLimit};
+pub use rule::{InvalidRule, LeaseSize, OnStoreFailure, Rule, RuleLimit};
 pub use tidegate_core::{
     Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros, Moment,
     Outcome, ParseLimitError, Part, Share, Span, Standing, Tick, Verdict, Wait, closest,

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 
 use tidegate_core::{Algorithm, Limit, Micros, Moment, Share};
@@ -39,6 +40,8 @@ pub struct RuleLimit {
     decides: Decides,
     comes_from: Origin,
     on_store_failure: OnStoreFailure,
+    /// How much a process may borrow of it; nothing where that would mean nothing.
+    lease_size: Option<LeaseSize>,
     /// The limit that is gone by while the store does not answer, once it was asked for.
     local: OnceLock<Arc<Self>>,
     tag: StateTag,
@@ -63,6 +66,16 @@ impl Default for OnStoreFailure {
     fn default() -> Self {
         Self::Fallback(Share::HALF)
     }
+}
+
+/// How many permits of a rule a process borrows from the store at a time; see
+/// [`Lease`](crate::Lease).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeaseSize {
+    /// What it spends in a quarter of a second.
+    Auto,
+    /// This many.
+    Of(NonZeroU32),
 }
 
 /// Does a limit decide, or only look on?
@@ -213,6 +226,24 @@ impl Rule {
         }
     }
 
+    /// The same limits, of which a process may borrow some from the store to decide by itself. Made for a
+    /// rule that nobody else has yet; another one stays as it is. Limits that count holders, that
+    /// queue, or that only look on are asked of the store every time.
+    #[must_use]
+    pub fn lease(mut self, size: LeaseSize) -> Self {
+        self.set_lease(size);
+        self
+    }
+
+    pub(crate) fn set_lease(&mut self, size: LeaseSize) {
+        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
+            if let Some(limit) = Arc::get_mut(limit) {
+                let counts = limit.limit.lease().is_none() && !limit.limit.is_queue();
+                limit.lease_size = (counts && !limit.is_shadow()).then_some(size);
+            }
+        }
+    }
+
     /// The same limits for one key alone. Made for a rule that nobody else has yet.
     pub(crate) fn for_one_key(self) -> Self {
         self.coming_from(Origin::Override)
@@ -280,6 +311,7 @@ impl RuleLimit {
             decides: Decides::Yes,
             comes_from: Origin::Rule,
             on_store_failure: OnStoreFailure::default(),
+            lease_size: None,
             local: OnceLock::new(),
             tag,
             memo: OnceLock::new(),
@@ -306,6 +338,11 @@ impl RuleLimit {
     /// What happens while the store does not answer.
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
+    }
+
+    /// How many of its permits a process may borrow from the store at a time, if any.
+    pub fn lease_size(&self) -> Option<LeaseSize> {
+        self.lease_size
     }
 
     /// The limit that is gone by while the store does not answer: a share of this one.

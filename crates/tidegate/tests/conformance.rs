@@ -18,3 +18,10 @@ async fn a_cache_of_denials_keeps_every_claim() {
     let memory = |clock| tidegate::Memory::builder().clock(clock).build();
     tidegate::conformance::run(|clock| tidegate::DenyCache::new(memory(clock))).await;
 }
+
+/// Of rules that are not leased: what differs for those that are is said where `Lease` is.
+#[tokio::test]
+async fn a_lease_of_nothing_keeps_every_claim() {
+    let memory = |clock| tidegate::Memory::builder().clock(clock).build();
+    tidegate::conformance::run(|clock| tidegate::Lease::new(memory(clock))).await;
+}

@@ -191,13 +191,13 @@ impl Drop for Server {
 
 const INSTALL: &str = "run ./test, which installs Redis, or set TIDEGATE_REDIS_SERVER";
 
-fn program() -> String {
+pub(crate) fn program() -> String {
     env::var("TIDEGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
 /// A port that nobody has. Below those that the system gives to clients, or one of them could take a
 /// server's port while it is down; each process begins elsewhere, so that two do not meet.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -234,6 +234,6 @@ fn process_state(pid: &str) -> Option<char> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process needs the time, not the test")]
-fn pause() {
+pub(crate) fn pause() {
     std::thread::sleep(PAUSE);
 }

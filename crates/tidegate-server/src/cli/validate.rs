@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Failure, Outcome, complain, say};
-use crate::config::{Config, Loaded};
-use crate::store::{Store, StoreError};
+use crate::config::Config;
 
 /// Says what is wrong with policy files.
 #[derive(Args, Debug)]
@@ -24,11 +23,6 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
                 for warning in &loaded.warnings {
                     complain(warning);
                 }
-                if let Err(error) = store(&loaded) {
-                    complain(format_args!("{}: store: {error}", file.display()));
-                    outcome = Outcome::Bad;
-                    continue;
-                }
                 let rules = match loaded.rules.len() {
                     1 => "1 rule".into(),
                     count => format!("{count} rules"),
@@ -42,10 +36,4 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
         }
     }
     Ok(outcome)
-}
-
-/// A server could start with the store that the policy names.
-fn store(loaded: &Loaded) -> Result<(), StoreError> {
-    let url = loaded.settings.store.as_ref();
-    url.map_or(Ok(()), |url| url.expose().parse::<Store>().map(drop))
 }

@@ -12,7 +12,7 @@ use super::canonical::canonical;
 use super::file::OnStoreFailure;
 use super::limits::{self, Fault};
 use super::ratio::Ratio;
-use super::rule_file::{Lease, MatchFile, MissingKey, OverrideFile, RuleFile};
+use super::rule_file::{MatchFile, MissingKey, OverrideFile, RuleFile};
 
 /// What has become of a rule.
 pub(super) struct Built {
@@ -37,17 +37,23 @@ pub(super) fn build(written: &RuleFile) -> Built {
         }
         ratio
     });
-    if written.lease == Some(Lease::Of(0)) {
-        reader.fault("lease", "lease", "a lease of nothing; write auto or a number above 0");
-    } else if written.lease.is_some() {
-        let message = "lease has no effect yet; every request asks the store";
-        reader.warnings.push(Fault::new("lease", "lease", message));
-    }
+    let lease = written.lease.and_then(|lease| {
+        let size = lease.size();
+        if size.is_none() {
+            reader.fault("lease", "lease", "a lease of nothing; write auto or a number above 0");
+        }
+        size
+    });
     let file = canonical(written, &draft);
     let mut rule = None;
     if reader.faults.is_empty() {
         match PolicyRule::new(draft) {
-            Ok(built) => rule = Some(built),
+            Ok(built) => {
+                rule = Some(match lease {
+                    Some(size) => built.lease(size),
+                    None => built,
+                });
+            }
             Err(error) => reader.fault("", "rule", error),
         }
     }

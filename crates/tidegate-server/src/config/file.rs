@@ -16,8 +16,9 @@ use super::rule_file::{Lease, MissingKey, RuleFile};
 #[serde(deny_unknown_fields, default)]
 #[schemars(title = "Tidegate policy")]
 pub struct PolicyFile {
-    /// Where state is kept: `memory`, or `redis://[user:password@]host:port[/db]`. `--store` on the
-    /// command line wins.
+    /// Where state is kept: `memory`, or the address of a Redis such as
+    /// `redis://[user:password@]host:port[/db]`, `rediss://` or `unix:///path`; redis.md has them all.
+    /// `--store` on the command line wins.
     #[schemars(
         with = "String",
         extend(
@@ -46,6 +47,10 @@ pub struct PolicyFile {
     /// May a call bring a limit of its own? `false` refuses such calls.
     #[schemars(with = "bool", extend("default" = true))]
     pub adhoc: Option<bool>,
+    /// On Redis: whoever was denied and asks again too early is answered by the server itself, for at most
+    /// a second. `false` asks the store every time.
+    #[schemars(with = "bool", extend("default" = true))]
+    pub deny_cache: Option<bool>,
     /// Certificates for the server's doors. Not there yet: a file that has it is refused.
     #[schemars(with = "TlsFile")]
     pub tls: Option<TlsFile>,

@@ -46,6 +46,10 @@ pub(super) fn is_secret(field: &str) -> bool {
 /// What looks like a secret in a line, whether or not the file around it can be read.
 pub(super) fn in_line(line: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = in_authority(line).into_iter().collect();
+    if let Some(address) = line.find("://") {
+        let after = found.last().map_or(address, |range| range.end);
+        found.extend(line[after..].find('?').map(|at| after + at + 1..line.len()));
+    }
     let named = line.match_indices(':').find(|&(colon, _)| {
         let after = line[colon + 1..].chars().next();
         let before =
@@ -99,6 +103,8 @@ mod tests {
             ("secret:", "secret:***"),
             ("client-secret: abc", "client-secret: ***"),
             ("store: redis://:abc@h", "store: redis://:***@h"),
+            ("store: unix:///s?password=abc # d", "store: unix:///s?***"),
+            ("store: redis://u:a?c@h?d", "store: redis://u:***@h?***"),
             ("limits: [\"token-bucket 5/s\"]", "limits: [\"token-bucket 5/s\"]"),
             ("key: [\"cookie:token\"]", "key: [\"cookie:token\"]"),
         ] {

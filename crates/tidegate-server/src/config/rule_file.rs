@@ -1,9 +1,11 @@
 //! One rule as it is written, in a policy file or in a call.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tidegate::LeaseSize;
 
 use super::file::OnStoreFailure;
 
@@ -71,8 +73,8 @@ pub struct RuleFile {
         extend("examples" = ["header:x-cost"], "pattern" = r"^header:.+$|\$\{")
     )]
     pub cost: Option<String>,
-    /// How much a server takes from the store at a time, to decide by itself: `auto` or a number.
-    /// It has no effect yet.
+    /// How many permits a server borrows from the store at a time, to decide by itself: `auto` or a
+    /// number. Near the limit it borrows nothing. It has no effect on a store in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Lease", extend("examples" = ["auto"]))]
     pub lease: Option<Lease>,
@@ -178,6 +180,16 @@ pub enum Lease {
     Auto(Auto),
     /// This much.
     Of(#[schemars(range(min = 1))] u32),
+}
+
+impl Lease {
+    /// None of nothing.
+    pub(super) fn size(self) -> Option<LeaseSize> {
+        match self {
+            Self::Auto(_) => Some(LeaseSize::Auto),
+            Self::Of(permits) => NonZeroU32::new(permits).map(LeaseSize::Of),
+        }
+    }
 }
 
 /// The word `auto`.

@@ -1,6 +1,7 @@
 //! What a policy file says about the server itself.
 
 use tidegate::Network;
+use tidegate_redis::{InvalidUrl, RedisUrl};
 
 use super::file::{OnStoreFailure, PolicyFile, Secret, StoreUrl};
 use super::limits::Fault;
@@ -19,6 +20,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<Network>,
     /// May a call bring a limit of its own?
     pub adhoc: bool,
+    /// Are denials remembered for as long as they are good?
+    pub deny_cache: bool,
     /// What happens to rules that do not say it themselves while the store does not answer.
     pub on_store_failure: OnStoreFailure,
     /// The share of a limit that a server grants by itself, for rules that do not say it.
@@ -34,6 +37,7 @@ impl Default for Settings {
             secret: None,
             trusted_proxies: Network::LOOPBACK.to_vec(),
             adhoc: true,
+            deny_cache: true,
             on_store_failure: OnStoreFailure::default(),
             fallback_ratio: Ratio::default(),
         }
@@ -75,6 +79,7 @@ impl Settings {
             }
         }
         settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);
+        settings.deny_cache = file.deny_cache.unwrap_or(settings.deny_cache);
         settings.on_store_failure = file.on_store_failure.unwrap_or_default();
         settings
     }
@@ -102,41 +107,26 @@ fn networks(texts: &[String], faults: &mut Vec<Fault>) -> Vec<Network> {
     networks
 }
 
-const SCHEMES: [&str; 7] = [
-    "redis",
-    "rediss",
-    "unix",
-    "redis-sentinel",
-    "rediss-sentinel",
-    "redis-cluster",
-    "rediss-cluster",
-];
-
 /// Is it the address of some store? The address itself is never in the message.
 fn store_fault(store: &str) -> Option<Fault> {
     let fault = |message: String| Some(Fault::new("store", "store", message));
     if store == "memory" {
         return None;
     }
-    let Some((scheme, rest)) = store.split_once("://") else {
+    let Some((scheme, _)) = store.split_once("://") else {
         return fault(
             "not a store; write memory, or an address like redis://127.0.0.1:6379".into(),
         );
     };
-    if !SCHEMES.contains(&scheme) {
-        let meant = tidegate::closest(scheme, SCHEMES.into_iter());
-        return fault(match meant {
+    let schemes = RedisUrl::SCHEMES;
+    match store.parse::<RedisUrl>() {
+        Ok(_) => None,
+        Err(InvalidUrl::Scheme) => fault(match tidegate::closest(scheme, schemes.into_iter()) {
             Some(meant) => format!("not a kind of store; did you mean {meant}://?"),
-            None => format!("not a kind of store; use memory, {}://", SCHEMES.join("://, ")),
-        });
+            None => format!("not a kind of store; use memory, {}://", schemes.join("://, ")),
+        }),
+        Err(error) => fault(error.to_string()),
     }
-    let host = rest.rsplit('@').next().unwrap_or("");
-    if host.is_empty() || (host.starts_with('/') && scheme != "unix") {
-        return fault(
-            "the store's address has no host; write one like redis://127.0.0.1:6379".into(),
-        );
-    }
-    None
 }
 
 fn is_namespace(text: &str) -> bool {

@@ -33,6 +33,8 @@ pub(super) struct StoreBody {
     tracked_keys: Option<u64>,
     /// Bytes it uses in this process.
     memory_bytes: u64,
+    /// What should be otherwise, though it answers, and what to do about it.
+    warning: Option<String>,
 }
 
 /// How the policy is.
@@ -49,7 +51,7 @@ pub(super) struct PolicyBody {
 impl Door {
     fn status(&self) -> StatusBody {
         let (health, condition) = (self.service.health(), self.policies.condition());
-        let good = health.up && condition.error.is_none();
+        let good = health.up && health.warning.is_none() && condition.error.is_none();
         StatusBody {
             status: if good { "ok" } else { "degraded" },
             version: env!("CARGO_PKG_VERSION"),
@@ -57,6 +59,7 @@ impl Door {
                 up: health.up,
                 tracked_keys: health.tracked_keys,
                 memory_bytes: health.memory_bytes,
+                warning: health.warning.map(|warning| warning.to_string()),
             },
             policy: PolicyBody {
                 rules: self.service.active().policy.rules().len(),

@@ -146,14 +146,14 @@ impl Metrics {
     /// at zero, so that their first step shows.
     pub fn render(&self, health: &Health) -> String {
         let mut out = Exposition::default();
-        self.render_rules(&mut out);
+        self.render_rules(&mut out, health);
         self.render_doors(&mut out);
         self.render_store(&mut out, health);
         self.render_config(&mut out);
         out.finish()
     }
 
-    fn render_rules(&self, out: &mut Exposition) {
+    fn render_rules(&self, out: &mut Exposition, health: &Health) {
         // A copy, so that a scrape does not hold up a reload.
         let rules: Vec<_> = self.rules().iter().map(|(n, r)| (n.clone(), r.clone())).collect();
         let name = "tidegate_checks_total";
@@ -174,6 +174,11 @@ impl Metrics {
         let mut fallback = out.family("tidegate_fallback_decisions_total", Kind::Counter, help);
         for (name, rule) in &rules {
             fallback.sample("", &[("rule", name)], rule.fallback_decisions());
+        }
+        let help = "Permits borrowed from the store and not spent yet.";
+        let mut lent = out.family("tidegate_lease_outstanding", Kind::Gauge, help);
+        for name in rules.iter().map(|(name, _)| name) {
+            lent.sample("", &[("rule", name)], health.lent.get(&**name).copied().unwrap_or(0));
         }
     }
 

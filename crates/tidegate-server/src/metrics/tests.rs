@@ -133,6 +133,7 @@ fn every_family_is_there_from_the_start_with_its_type() {
             ("tidegate_config_valid", "gauge"),
             ("tidegate_connections", "gauge"),
             ("tidegate_fallback_decisions_total", "counter"),
+            ("tidegate_lease_outstanding", "gauge"),
             ("tidegate_memory_bytes", "gauge"),
             ("tidegate_shadow_denied_total", "counter"),
             ("tidegate_store_errors_total", "counter"),

@@ -11,6 +11,7 @@ pub(super) async fn run(new: impl Fn() -> Bench) {
     a_hold_is_all_or_none(&new()).await;
     a_hold_ends_at_its_deadline(&new()).await;
     a_lease_is_charged_at_its_deadline(&new()).await;
+    what_is_lent_is_charged_at_its_deadline_and_forgotten_when_settled(&new()).await;
     a_renewed_hold_lasts_longer(&new()).await;
     a_settled_hold_answers_the_same_again(&new()).await;
     concurrency_counts_holders(&new()).await;
@@ -95,6 +96,29 @@ async fn a_lease_is_charged_at_its_deadline(bench: &Bench) {
         let late = bench.settle(id, Some(4)).await.expect("a decision");
         assert_eq!((late.expired(), late.remaining()), (true, 4), "not charged twice, {text}");
         bench.advance(Micros::from_secs(40 * 86_400));
+    }
+}
+
+async fn what_is_lent_is_charged_at_its_deadline_and_forgotten_when_settled(bench: &Bench) {
+    for text in EVERY_LIMIT {
+        let limit = bench.limit("lent", text);
+        let lend = || Op::Lend { id: HoldId::random().expect("random numbers"), ttl: TTL };
+        let first = bench.one(lend(), &limit, text, 4).await;
+        assert_eq!((first.allowed(), first.remaining()), (true, 6), "{text}");
+        let first = first.hold().expect("a hold");
+        let second = bench.one(lend(), &limit, text, 3).await.hold().expect("a hold");
+        let denied = bench.one(lend(), &limit, text, 4).await;
+        assert_eq!((denied.allowed(), denied.hold()), (false, None), "{text}");
+        let settled = bench.settle(first, Some(1)).await.expect("a decision");
+        assert_eq!((settled.expired(), settled.remaining()), (false, 6), "{text}");
+        let again = bench.settle(first, Some(1)).await.expect_err("it is forgotten");
+        assert_eq!(again.refusal(), Some(&Refusal::UnknownHold), "{text}");
+        let key = format!("{text} unsettled");
+        let late = bench.one(lend(), &limit, &key, 10).await.hold().expect("a hold");
+        bench.advance(TTL);
+        let settled = bench.settle(late, Some(2)).await.expect("a decision");
+        assert_eq!((settled.expired(), settled.remaining()), (true, 0), "{text}");
+        drop(bench.settle(second, Some(0)).await);
     }
 }
 

@@ -45,7 +45,8 @@ impl Memory {
         let allowed = parts.iter().zip(&verdicts).all(|(part, v)| v.allowed || part.looks_on());
         let mut decision = Decision::new(Source::Memory, SmallVec::new());
         let write = match call.op {
-            Op::Check | Op::Hold { .. } | Op::Enter { .. } | Op::Visit { .. } => allowed,
+            Op::Check | Op::Hold { .. } | Op::Enter { .. } => allowed,
+            Op::Visit { .. } | Op::Lend { .. } => allowed,
             Op::Record | Op::Refund | Op::Reset => true,
             Op::Peek | Op::Settle { .. } | Op::Renew { .. } => false,
         };
@@ -118,7 +119,7 @@ impl Memory {
                     cell.clear(now, &self.budget);
                 }
             }
-            Op::Hold { .. } | Op::Visit { .. } => {}
+            Op::Hold { .. } | Op::Visit { .. } | Op::Lend { .. } => {}
             Op::Peek | Op::Settle { .. } | Op::Renew { .. } => {}
         }
         Cost::ZERO

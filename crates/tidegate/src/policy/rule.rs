@@ -12,7 +12,7 @@ use super::matching::Match;
 use super::subject::{KeyPart, OnMissingKey};
 use crate::address::{Client, Network};
 use crate::rule::{InvalidRule, new_generations};
-use crate::{Key, OnStoreFailure, Rule, RuleLimit};
+use crate::{Key, LeaseSize, OnStoreFailure, Rule, RuleLimit};
 
 /// A rule as somebody writes it down. [`PolicyRule::new`] makes a rule of it.
 #[derive(Clone, Default, Debug)]
@@ -244,6 +244,18 @@ impl PolicyRule {
         self.afterwards.iter_mut().for_each(|rule| rule.set_on_store_failure(what));
         for one in &mut self.overrides.all {
             one.rule.set_on_store_failure(what);
+        }
+        self
+    }
+
+    /// The same rule, of which a process may borrow permits from the store; see [`Rule::lease`]. Made for
+    /// a rule that is not in use yet.
+    #[must_use]
+    pub fn lease(mut self, size: LeaseSize) -> Self {
+        self.rule.set_lease(size);
+        self.afterwards.iter_mut().for_each(|rule| rule.set_lease(size));
+        for one in &mut self.overrides.all {
+            one.rule.set_lease(size);
         }
         self
     }

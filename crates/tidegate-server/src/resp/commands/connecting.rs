@@ -198,7 +198,7 @@ pub(super) fn config(words: &mut Words<'_>, reply: &mut Encoder) -> Result<(), E
 /// `INFO [section]`
 pub(super) fn info(service: &Service, reply: &mut Encoder) -> Result<(), Error> {
     let (health, active) = (service.health(), service.active());
-    let text = format!(
+    let mut text = format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\ntidegate_version:{}\r\nredis_mode:standalone\r\n\
          process_id:{}\r\n# Memory\r\nused_memory:{}\r\n# Replication\r\nrole:master\r\n\
          # Tidegate\r\nrules:{}\r\nstore_up:{}\r\n",
@@ -208,6 +208,9 @@ pub(super) fn info(service: &Service, reply: &mut Encoder) -> Result<(), Error> 
         active.policy.rules().len(),
         u8::from(health.up),
     );
+    if let Some(warning) = &health.warning {
+        text += &format!("store_warning:{warning}\r\n");
+    }
     reply.bulk(text.as_bytes());
     Ok(())
 }
@@ -215,7 +218,7 @@ pub(super) fn info(service: &Service, reply: &mut Encoder) -> Result<(), Error> 
 /// `TG.INFO`
 pub(super) fn tg_info(service: &Service, reply: &mut Encoder) -> Result<(), Error> {
     let (health, active) = (service.health(), service.active());
-    reply.map(5);
+    reply.map(6);
     reply.bulk(b"version").bulk(env!("CARGO_PKG_VERSION").as_bytes());
     reply.bulk(b"rules").integer(active.policy.rules().len() as i64);
     reply.bulk(b"store_up").integer(health.up.into());
@@ -225,5 +228,10 @@ pub(super) fn tg_info(service: &Service, reply: &mut Encoder) -> Result<(), Erro
         None => reply.null(),
     };
     reply.bulk(b"memory_bytes").integer(integer(health.memory_bytes));
+    reply.bulk(b"store_warning");
+    match health.warning {
+        Some(warning) => reply.bulk(warning.as_bytes()),
+        None => reply.null(),
+    };
     Ok(())
 }
