@@ -19,6 +19,11 @@ impl Share {
     }
 
     /// That much of a number, rounded down but at least 1. Of nothing it is nothing.
+    /// The share in millionths.
+    pub const fn millionths(self) -> u64 {
+        self.0
+    }
+
     fn of(self, number: u64) -> u64 {
         let part = u128::from(number) * u128::from(self.0) / u128::from(Self::WHOLE);
         // A part of a number is no larger than the number.

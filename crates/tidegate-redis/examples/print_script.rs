@@ -1,4 +1,5 @@
-//! Prints the script of an algorithm, or of all of them, as the engine sends it to Redis.
+//! Prints the script of an algorithm, or of all of them, as the engine sends it to Redis; that for many
+//! checks in one call, if the first word is `checks`.
 //!
 //! `cargo run -p tidegate-redis --example print_script -- token-bucket > token-bucket.lua`
 
@@ -9,12 +10,18 @@ use tidegate::Algorithm;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut algorithms = Vec::new();
-    for name in std::env::args().skip(1) {
+    let mut names = std::env::args().skip(1).peekable();
+    let for_checks = names.next_if(|name| name == "checks").is_some();
+    for name in names {
         let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
         algorithms.push(found.ok_or_else(|| format!("no algorithm {name:?}; use {names}"))?);
     }
     // To the byte: what is added to it would change its digest.
-    stdout().write_all(tidegate_redis::script_text(&algorithms).as_bytes())?;
+    let text = match for_checks {
+        true => tidegate_redis::checks_text(&algorithms),
+        false => tidegate_redis::script_text(&algorithms),
+    };
+    stdout().write_all(text.as_bytes())?;
     Ok(())
 }

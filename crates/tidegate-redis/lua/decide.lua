@@ -30,24 +30,7 @@
 --       8 nothing was done, ask again with what is missing: places 3 and on say for each part what
 --       must come beside its state, as above
 
-local DAY_MS = 86400000
 local HOUR_US = 3600000000
-local MOST_PARTS = 64
-local HAS_STATE, HAS_HOLDS, ALIKE, LATE = 1, 2, 4, 8
-local A_LOG, ITS_HOLDS = 1, 2 -- what comes beside a state
-
-local position = 0
-local function argument(name)
-  position = position + 1
-  local text = ARGV[position]
-  if not text then
-    fail('missing ' .. name)
-  end
-  return text
-end
-local function numeric(name, least, most)
-  return number(argument(name), name, least, most)
-end
 
 if argument('protocol') ~= '1' then
   fail('another protocol; use the script of your version')
@@ -56,8 +39,8 @@ local OPERATIONS = { check = 0, peek = 0, inspect = 0, record = 0, refund = 0, r
   enter = 1, visit = 1, settle = 1, renew = 1, drop = 1 }
 local op = argument('operation')
 local about_hold = OPERATIONS[op] == 1
-local keeps_limit = op == 'settle' or op == 'renew' or op == 'drop'
-local instant = argument('instant')
+keeps_limit = op == 'settle' or op == 'renew' or op == 'drop'
+local instant = read_instant()
 local hold = { id = argument('hold id') }
 local of_request = op == 'enter' or op == 'visit'
 local makes_hold = op == 'hold' or of_request
@@ -79,178 +62,27 @@ elseif request ~= '' and #request ~= 32 then
 elseif request ~= '' and op == 'enter' then
   fail('enter takes no id')
 end
-local is_test = instant ~= ''
-local now = read_clock(instant)
-
--- Parts: everything that is asked about.
-
--- The boundaries of the calendar's windows around now.
-local function read_boundaries(part)
-  local count = numeric('boundaries')
-  local follows = part.kind == 3 and part.limit.mode == 1
-  if count == 1 or follows and count == 0 then
-    fail('bad number for boundaries')
-  end
-  local bounds = {}
-  for j = 1, count do
-    bounds[j] = numeric('boundary', j > 1 and bounds[j - 1] + 1 or 0)
-    if j > 1 and bounds[j - 1] <= now and now < bounds[j] then
-      part.at.start, part.at.stop = bounds[j - 1], bounds[j]
-    end
-  end
-  if count > 0 then
-    part.at.bounds = bounds
-    if follows and part.at.start then
-      part.limit.length = part.at.stop - part.at.start
-    end
-    return part.at.start ~= nil
-  end
-  return true
-end
-
-local key_count = 0
-local function key()
-  key_count = key_count + 1
-  return KEYS[key_count] or fail('missing keys')
-end
+now = read_clock(instant)
 
 local parts = {}
 local in_calendar = true
 for i = 1, numeric('parts', 1, MOST_PARTS) do
   local beside = numeric('keys', 0, 3)
-  local kind = numeric('algorithm')
-  local alg = algorithms[kind]
-  if not alg then
-    fail('unknown algorithm')
-  end
-  local part = { kind = kind, alg = alg, limit = alg.limit(numeric), at = { now = now } }
-  in_calendar = read_boundaries(part) and in_calendar
-  part.is_held = op == 'hold' or op == 'visit' or op == 'enter' and alg.is_held
+  local part = read_limit()
+  in_calendar = part.in_calendar and in_calendar
+  part.is_held = op == 'hold' or op == 'visit' or op == 'enter' and part.alg.is_held
   part.cost = numeric('cost', part.is_held and 1 or 0)
   part.who = argument('who')
-  local mode = argument('mode')
-  if mode ~= '' and mode ~= 'shadow' then
-    fail('unknown mode')
-  end
-  part.looks_on = mode == 'shadow'
-  part.keys = { state = key(), log_len = 0 }
-  part.keys.log = beside % 2 == A_LOG and key() or nil
-  part.keys.holds = beside >= ITS_HOLDS and key() or nil
-  if kind == 4 and not part.keys.log or part.is_held and not part.keys.holds then
-    fail('a log or a hold without its key')
-  end
-  for j = 1, i - 1 do
-    if parts[j].keys.state == part.keys.state then
-      fail('two parts of one state; add their costs')
-    end
-  end
+  part.looks_on = read_mode()
+  read_keys(part, beside, parts)
   parts[i] = part
 end
 local record_key = about_hold and key() or nil
 local once_key = request ~= '' and key() or nil
 local earlier_key = once_key and (op == 'hold' or op == 'peek') and #KEYS > key_count and key() or nil
-if #KEYS ~= key_count or #ARGV ~= position then
-  fail('another number of keys or arguments; see the head of decide.lua')
-end
+no_more_words()
 if not in_calendar then
   return { 0, now }
-end
-
--- Reading: nothing is written before every key has been read.
-
--- What `old` has used, under the part's own limit.
-local function carried(part, old)
-  local used = math.min(forecast.used(old, old.s, old.at), part.limit.capacity)
-  if not old.s or used == 0 then
-    return nil
-  end
-  if old.kind == part.kind and part.alg.carry then
-    local s, same = part.alg.carry(part.limit, old.limit, old.s, part.at, used)
-    if same ~= false then
-      return s
-    end
-  end
-  return part.alg.charge(part.limit, nil, part.at, used, '', part.keys)
-end
-
--- Answers what must come beside the state and did not; then nothing else has been read.
-local function load(part)
-  local value = redis.call('GET', part.keys.state)
-  if not value then
-    -- Whatever lies beside it must be of the right kind, or a write would fail half way.
-    if part.kind == 4 then
-      part.keys.log_len = redis.call('LLEN', part.keys.log)
-    end
-    if part.is_held then
-      part.stale = redis.call('ZCARD', part.keys.holds) > 0
-    end
-    return 0
-  end
-  local version, kind, flags = struct.unpack('BBB', value)
-  if version > VERSION then
-    fail('the state was written by a newer version; it is left alone')
-  end
-  local alg = algorithms[kind]
-  if not alg then
-    fail('the state is of another algorithm')
-  end
-  local missing = (kind == 4 and not part.keys.log and A_LOG or 0)
-    + (flags >= HAS_HOLDS and not part.keys.holds and ITS_HOLDS or 0)
-  if missing > 0 then
-    return missing
-  end
-  part.found = { kind = kind, held = flags >= HAS_HOLDS }
-  if part.kind == 4 and kind ~= 4 then
-    part.keys.log_len = redis.call('LLEN', part.keys.log)
-  end
-  local old = { kind = kind, alg = alg, at = part.at, keys = part.keys, found = part.found }
-  local behind
-  old.limit, old.s, behind = alg.unpack(value, 4, part.keys)
-  if flags % 2 < HAS_STATE then
-    old.s = nil
-  end
-  if part.found.held then
-    local alike, late = flags % (2 * ALIKE) >= ALIKE, flags >= LATE
-    old.h = holds.unpack(value, behind, part.keys.holds, alike, late)
-  elseif part.is_held then
-    part.stale = redis.call('ZCARD', part.keys.holds) > 0
-  end
-  local same = kind == part.kind and alg.same(old.limit, part.limit)
-  if not same and keeps_limit then
-    -- The limit that came with the hold is no longer the one that counts, nor is its calendar.
-    part.kind, part.alg, part.limit = kind, alg, old.limit
-    part.at = { now = now }
-    old.at, same = part.at, true
-  end
-  -- The clock stepped back: bring it here. It is written even if the call is denied.
-  if old.s and alg.ahead(old.limit, old.s, old.at) then
-    old.s = alg.rebase(old.limit, old.s, old.at)
-    old.dirty = true
-  end
-  if holds.ahead(old.h, now) then
-    holds.rebase(old.h, now)
-    old.dirty = true
-  end
-  if same then
-    part.s, part.h, part.dirty = old.s, old.h, old.dirty
-    return 0
-  end
-  -- Another limit: bring what is used and held over. It is written with a charge and not before,
-  -- or whoever asks under a smaller limit would make the larger one forget.
-  forecast.expire(old)
-  old.dirty = old.dirty or old.h ~= nil and old.h.late
-  part.h, part.old = old.h, old
-  part.s = carried(part, old)
-  return 0
-end
-
--- Answers with what is missing, if anything is.
-local function ask_for(missing)
-  for _, what in ipairs(missing) do
-    if what > 0 then
-      return { 8, now, unpack(missing) }
-    end
-  end
 end
 
 local missing = {}
@@ -259,87 +91,6 @@ for i, part in ipairs(parts) do
 end
 if ask_for(missing) then
   return ask_for(missing)
-end
-
--- Writing.
-
--- A store that is full refuses a command that could make it grow, if it is the first to write. What
--- charges begins with such a command. What gives back, or charges nothing, begins with another: it
--- sets the time to live of a key that is about to be written, or dropped.
-local function grows() end
-local function gives_back(dirty)
-  if dirty[1] then
-    redis.call('PEXPIRE', dirty[1].keys.state, dirty[1].ttl)
-  end
-end
-
-local function ttl_ms(span)
-  if not (span >= 0 and span <= 4 * MAX) then
-    fail('a time to live that is no number')
-  end
-  local ms = math.ceil(span / 1000) + 1000
-  if is_test then
-    ms = math.max(ms, DAY_MS)
-  end
-  return string.format('%.0f', ms)
-end
-
--- Reads and reckons all that `save` needs.
-local function prepare(part)
-  local held = holds.any(part.h)
-  part.ttl = ttl_ms(forecast.reset_after(forecast.view(part)))
-  if part.s or held then
-    local flags = (part.s and HAS_STATE or 0)
-    if held then
-      flags = flags + HAS_HOLDS + (part.h.alike and ALIKE or 0) + (part.h.late and LATE or 0)
-    end
-    part.value = struct.pack('BBB', VERSION, part.kind, flags)
-      .. part.alg.pack(part.limit, part.s or part.alg.unused)
-      .. (held and holds.pack(part.h) or '')
-  end
-end
-
-local function save(part)
-  local keys, found = part.keys, part.found
-  if not part.value then
-    if found then
-      local all = { keys.state }
-      table.insert(all, keys.log)
-      table.insert(all, keys.holds)
-      redis.call('UNLINK', unpack(all))
-    end
-    return
-  end
-  redis.call('SET', keys.state, part.value, 'PX', part.ttl)
-  if part.kind == 4 and part.s then
-    log.flush(part.s)
-    redis.call('PEXPIRE', keys.log, part.ttl)
-  elseif found and found.kind == 4 then
-    redis.call('UNLINK', keys.log)
-  end
-  if holds.any(part.h) then
-    holds.flush(part.h)
-    redis.call('PEXPIRE', keys.holds, part.ttl)
-  elseif found and found.held then
-    redis.call('UNLINK', keys.holds)
-  end
-end
-
--- Writes what has changed, beginning as `begin` does. Everything is reckoned before the first write:
--- nothing fails after that.
-local function save_dirty(begin)
-  local dirty = {}
-  for _, part in ipairs(parts) do
-    local changed = part.dirty and part or part.old
-    if changed and changed.dirty then
-      prepare(changed)
-      table.insert(dirty, changed)
-    end
-  end
-  begin(dirty)
-  for _, part in ipairs(dirty) do
-    save(part)
-  end
 end
 
 local reply = { 1, now, 0, 0, '' }
@@ -461,12 +212,6 @@ local function keep_answer(members)
   end
 end
 
-local function charge(part, cost)
-  if cost > 0 and part.limit.capacity > 0 then
-    part.s = part.alg.charge(part.limit, part.s, part.at, cost, part.who, part.keys)
-  end
-end
-
 if op == 'inspect' then
   answer(peek_all())
   for _, part in ipairs(parts) do
@@ -499,7 +244,7 @@ if op == 'check' or op == 'peek' or makes_hold then
         part.dirty = true
       end
     end
-    save_dirty(gives_back)
+    save_dirty(parts, gives_back)
     answer(verdicts)
     return reply
   end
@@ -528,7 +273,7 @@ if op == 'check' or op == 'peek' or makes_hold then
       table.insert(members, member)
     end
   end
-  save_dirty(grows)
+  save_dirty(parts, grows)
   if made then
     reply[5] = hold.id
     local fields = { 'v', VERSION, 'b', blob, 'e', hold.expiry, 'f',
@@ -572,7 +317,7 @@ if op == 'record' or op == 'refund' or op == 'reset' then
     part.dirty = part.dirty or part.s ~= nil or part.found ~= nil
   end
   answer(peek_all())
-  save_dirty(op == 'record' and grows or gives_back)
+  save_dirty(parts, op == 'record' and grows or gives_back)
   keep_answer()
   return reply
 end
@@ -624,7 +369,7 @@ local keeps = HOUR_US
 if op == 'renew' then
   keeps = math.max(hold.ttl + HOUR_US, tonumber(record[3]) - now)
 end
-save_dirty(function()
+save_dirty(parts, function()
   if forgotten then
     redis.call('UNLINK', record_key)
   else

@@ -207,7 +207,7 @@ function forecast.look(part, cost)
   if allowed and cost > 0 and view.s and part.alg.delay then
     delay = part.alg.delay(part.limit, view.s, view.at)
   end
-  local retry = forecast.wait(view, math.max(cost, 1))
+  local retry = allowed and cost > 0 and 0 or forecast.wait(view, math.max(cost, 1))
   if not allowed and retry == 0 then
     retry = 1 -- what has ended and is not counted yet will be by the next call
   end

@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::Clock;
+use tokio::sync::Semaphore;
 
 use crate::address::Address;
+use crate::batch::{Batcher, Together};
 use crate::engine::Redis;
 use crate::keys::{Names, Secret};
 use crate::link::Settings;
 use crate::route::Route;
 use crate::seen::Seen;
 use crate::tls::InvalidTls;
+use crate::unheard::Unheard;
 use crate::url::{InvalidUrl, RedisUrl};
 
 /// Settings for a [`Redis`].
@@ -24,6 +27,7 @@ pub struct RedisBuilder {
     connect_deadline: Duration,
     test_clock: Option<Arc<dyn Clock>>,
     slots_apart: bool,
+    batches: bool,
 }
 
 impl Redis {
@@ -52,6 +56,7 @@ impl RedisBuilder {
             connect_deadline: Duration::from_secs(1),
             test_clock: None,
             slots_apart: false,
+            batches: true,
         }
     }
 
@@ -99,6 +104,14 @@ impl RedisBuilder {
         self
     }
 
+    /// Sends every check alone, whatever else is on its way. To compare with.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn test_unbatched(mut self) -> Self {
+        self.batches = false;
+        self
+    }
+
     /// The engine. It connects by itself, now and whenever the connection is lost. The files that the
     /// address names are read now, and again for every connection.
     pub fn build(self) -> Result<Redis, InvalidSettings> {
@@ -114,14 +127,24 @@ impl RedisBuilder {
         if self.namespace.contains(['{', '}']) {
             return Err(InvalidSettings::Namespace(self.namespace.into()));
         }
+        let (route, seen) = (Route::new(address, settings), Arc::new(Seen::new()));
+        let together = match self.batches {
+            false => Together::Nothing,
+            true if route.spans_slots() && !self.slots_apart => Together::Everything,
+            true => Together::SameKeys,
+        };
+        let clock = self.test_clock.clone();
+        let batcher = Batcher::new(route.clone(), Arc::clone(&seen), clock, together);
         Ok(Redis {
-            route: Route::new(address, settings),
+            route,
             names: Names::new(&self.namespace),
             configured_secret: self.secret,
             agreed: Mutex::new(None),
-            seen: Arc::new(Seen::new()),
+            seen,
+            batcher,
             slots_apart: self.slots_apart,
             test_clock: self.test_clock,
+            enders: Semaphore::new(Unheard::MOST_AT_ONCE).into(),
         })
     }
 }

@@ -136,6 +136,11 @@ impl Cluster {
         }
     }
 
+    /// Waits for a connection to the primary of `slot`.
+    pub(crate) async fn ready(&self, end: Instant, slot: Slot) -> Result<(), LinkError> {
+        self.owner(end, slot).await?.link.ready(end).await
+    }
+
     /// More than half of the slots are served, as far as is known.
     ///
     /// Not all of them: whoever takes a process out of service when it is not up would turn the loss

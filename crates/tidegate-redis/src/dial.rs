@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisResult};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use crate::address::Place;
@@ -60,7 +61,7 @@ impl Dialer {
 
     /// A connection. It has no timeouts of its own: whoever asks has a deadline round all of this.
     /// Names are looked up each time.
-    pub(crate) async fn dial(&self, place: &Place) -> RedisResult<MultiplexedConnection> {
+    pub(crate) async fn dial(&self, place: &Place) -> RedisResult<Connection> {
         match place {
             Place::Tcp { host, port } => {
                 let stream = connect(host, *port).await?;
@@ -74,7 +75,7 @@ impl Dialer {
         }
     }
 
-    async fn enter<S>(&self, stream: S) -> RedisResult<MultiplexedConnection>
+    async fn enter<S>(&self, stream: S) -> RedisResult<Connection>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -88,9 +89,39 @@ impl Dialer {
         }
         let (connection, driver) =
             MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
-        // It ends when the last clone of the connection is gone.
-        tokio::spawn(driver);
-        Ok(connection)
+        let driver = Driver(tokio::spawn(driver).abort_handle());
+        Ok(Connection { connection, _driver: driver.into() })
+    }
+}
+
+/// A connection, and the task that drives it. The last clone ends both.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    connection: MultiplexedConnection,
+    _driver: Arc<Driver>,
+}
+
+/// By itself it would wait for the answers to all that was asked, and a server that is frozen would be
+/// kept another socket for every attempt to reach it.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Deref for Connection {
+    type Target = MultiplexedConnection;
+
+    fn deref(&self) -> &MultiplexedConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut MultiplexedConnection {
+        &mut self.connection
     }
 }
 

@@ -8,9 +8,11 @@ use tidegate::{
     Answer, Call, Charge, Clock, Cost, Decision, Engine, EngineError, Health, HoldId, Inspection,
     Key, Micros, Op, Refusal, RuleLimit, SystemClock,
 };
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::across::Asked;
+use crate::batch::Batcher;
 use crate::keys::{Found, Names, Secret};
 use crate::link::LinkError;
 use crate::reply::{Reply, Unreadable, refusal, unavailable};
@@ -29,10 +31,13 @@ pub struct Redis {
     pub(crate) configured_secret: Option<Secret>,
     pub(crate) agreed: Mutex<Option<Agreed>>,
     pub(crate) seen: Arc<Seen>,
+    pub(crate) batcher: Arc<Batcher>,
     /// One server is treated as if it were a Cluster; for tests.
     pub(crate) slots_apart: bool,
     /// Whose instants are sent instead of being read by Redis; for tests.
     pub(crate) test_clock: Option<Arc<dyn Clock>>,
+    /// For the tasks that end holds of which nobody will hear.
+    pub(crate) enders: Arc<Semaphore>,
 }
 
 impl Engine for Redis {
@@ -94,6 +99,9 @@ impl Redis {
         let held: Vec<&Part> = held.collect();
         // Whoever enters where nobody counts holders only passes.
         let only_passes = matches!(call.op, Op::Enter { .. }) && held.is_empty();
+        if call.once.is_none() && (only_passes || call.op == Op::Check) {
+            return self.check(&call, parts, &places, until).await;
+        }
         let mut request = Request::new(word(if only_passes { Op::Check } else { call.op })?);
         let mut made = None;
         if let (Some((id, ttl, expiry)), Some(first)) = (call.op.hold(), held.first()) {
@@ -273,8 +281,10 @@ impl Redis {
             configured_secret: self.configured_secret.clone(),
             agreed: Mutex::new(None),
             seen: Arc::clone(&self.seen),
+            batcher: Arc::clone(&self.batcher),
             slots_apart: self.slots_apart,
             test_clock: self.test_clock.clone(),
+            enders: self.enders.clone(),
         }
     }
 }

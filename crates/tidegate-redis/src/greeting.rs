@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value, from_redis_value, pipe};
 
+use crate::dial::Connection;
 use crate::link::serves;
 
 /// The oldest version of Redis whose scripts do what ours need.
@@ -23,7 +23,7 @@ pub(crate) struct Greeting {
 
 /// Asks in one round trip. Only a server that is not Redis, or too old, is an error: one that tells
 /// nothing, because this user may not ask, is taken as it is.
-pub(crate) async fn greet(mut connection: MultiplexedConnection) -> RedisResult<Greeting> {
+pub(crate) async fn greet(mut connection: Connection) -> RedisResult<Greeting> {
     let mut questions = pipe();
     questions.cmd("PING");
     // Nobody needs a permission for this one, but before version 6 nobody knew it.

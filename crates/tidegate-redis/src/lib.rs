@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! - [`Redis`] is the engine: `engine` asks, `request` puts calls into the words of the scripts,
-//!   `reply` reads what they answer. `secret` agrees on what keys the hash of subjects, and `seen`
+//!   `reply` reads what they answer. `batch` sends checks together that come together. `secret` agrees on what keys the hash of subjects, and `seen`
 //!   remembers which states have holds.
 //! - `script` puts the files of `lua/` together, and [`script_text`] shows them to clients in other
 //!   languages. `keys` says what lies where, under which name.
@@ -15,6 +15,7 @@
 
 mod across;
 mod address;
+mod batch;
 mod builder;
 mod cluster;
 mod dial;
@@ -43,6 +44,6 @@ pub struct Documentation;
 
 pub use builder::{InvalidSettings, RedisBuilder};
 pub use engine::Redis;
-pub use script::script_text;
+pub use script::{checks_text, script_text};
 pub use tls::InvalidTls;
 pub use url::{InvalidUrl, RedisUrl};

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -23,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::Place;
-use crate::dial::Dialer;
+use crate::dial::{Connection, Dialer};
 use crate::greeting::{Greeting, greet};
 use crate::sentinel::{self, Watcher};
 
@@ -168,9 +167,8 @@ impl Link {
     /// The answer to `cmd`, one of several perhaps under one deadline. An error inside an array is
     /// part of the answer.
     pub(crate) async fn call_until(&self, end: Instant, cmd: &Cmd) -> Result<Value, LinkError> {
-        let send = |mut connection: MultiplexedConnection| async move {
-            connection.send_packed_command(cmd).await
-        };
+        let send =
+            |mut connection: Connection| async move { connection.send_packed_command(cmd).await };
         self.exchange(end, send).await
     }
 
@@ -183,7 +181,7 @@ impl Link {
     ) -> Result<Value, LinkError> {
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(cmd.clone());
-        let send = |mut connection: MultiplexedConnection| async move {
+        let send = |mut connection: Connection| async move {
             let answers = connection.send_packed_commands(&both, 0, 2).await?;
             match <[Value; 2]>::try_from(answers) {
                 // Whoever may not ask is told so, and not where the slot was before.
@@ -193,6 +191,11 @@ impl Link {
             }
         };
         self.exchange(end, send).await
+    }
+
+    /// Waits until something can be sent.
+    pub(crate) async fn ready(&self, end: Instant) -> Result<(), LinkError> {
+        self.line(end).await.map(drop)
     }
 
     /// Completes when there is a connection.
@@ -216,7 +219,7 @@ impl Link {
     async fn exchange<F>(
         &self,
         end: Instant,
-        send: impl FnOnce(MultiplexedConnection) -> F,
+        send: impl FnOnce(Connection) -> F,
     ) -> Result<Value, LinkError>
     where
         F: Future<Output = RedisResult<Value>>,
@@ -334,7 +337,7 @@ struct State {
 /// One connection, from its first answer to its end.
 struct Line {
     place: Place,
-    connection: MultiplexedConnection,
+    connection: Connection,
     /// To any call: a sign of life.
     answers: AtomicU64,
     warning: Option<Arc<str>>,
@@ -404,10 +407,7 @@ impl Core {
     }
 
     /// A connection, and what the server says about itself.
-    async fn connect(
-        &self,
-        place: &Place,
-    ) -> Result<(MultiplexedConnection, Greeting), Arc<Fault>> {
+    async fn connect(&self, place: &Place) -> Result<(Connection, Greeting), Arc<Fault>> {
         let span = self.settings.connect_deadline;
         let why = match timeout(span, self.dial(place)).await {
             Ok(Ok(Some(made))) => return Ok(made),
@@ -419,7 +419,7 @@ impl Core {
     }
 
     /// None if it is a replica where there should be the primary.
-    async fn dial(&self, place: &Place) -> RedisResult<Option<(MultiplexedConnection, Greeting)>> {
+    async fn dial(&self, place: &Place) -> RedisResult<Option<(Connection, Greeting)>> {
         let connection = self.dialer.dial(place).await?;
         // The kernel accepts for a frozen server, and a handshake may be empty.
         let greeting = greet(connection.clone()).await?;
@@ -436,7 +436,7 @@ impl Core {
     async fn watch_over(
         &self,
         place: &Place,
-        connection: MultiplexedConnection,
+        connection: Connection,
         greeting: Greeting,
     ) -> Option<Arc<Fault>> {
         let line = Arc::new(Line {
@@ -543,7 +543,7 @@ fn replica(place: &Place) -> Arc<Fault> {
     Fault(what + "; waiting for the sentinels to name the primary").into()
 }
 
-async fn ping(mut connection: MultiplexedConnection) -> RedisResult<bool> {
+async fn ping(mut connection: Connection) -> RedisResult<bool> {
     serves(&connection.send_packed_command(&redis::cmd("PING")).await?)
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate::{
-    Algorithm, Call, CallId, Charge, Cost, EngineError, Expiry, HoldId, Micros, Op, Refusal,
+    Algorithm, Call, CallId, Charge, Cost, EngineError, Expiry, HoldId, Limit, Micros, Op, Refusal,
     RuleLimit,
 };
 
@@ -70,8 +70,24 @@ impl Beside {
         Self(self.0 | other.0)
     }
 
-    fn has(self, other: Self) -> bool {
+    pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// What comes with every state of this limit.
+    pub(crate) fn of(limit: &Limit) -> Self {
+        let (algorithm, _) = limit.numbers();
+        if algorithm == 4 { Self::LOG } else { Self::NOTHING }
+    }
+
+    /// The number by which a script is told.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// How many keys that are, with the state.
+    pub(crate) fn keys(self) -> usize {
+        1 + self.0.count_ones() as usize
     }
 }
 
@@ -120,11 +136,9 @@ impl Request {
     /// What has to come beside the state of `part`, whatever is found there.
     pub(crate) fn needs(&self, part: &Part) -> Beside {
         let limit = part.limit.limit();
-        let (algorithm, _) = limit.numbers();
-        let log = if algorithm == 4 { Beside::LOG } else { Beside::NOTHING };
         let about_hold = self.hold.is_some() && self.op != "enter";
         let holds = about_hold || limit.lease().is_some();
-        log.and(if holds { Beside::HOLDS } else { Beside::NOTHING })
+        Beside::of(limit).and(if holds { Beside::HOLDS } else { Beside::NOTHING })
     }
 }
 
@@ -200,7 +214,7 @@ impl Redis {
         push(request.record.clone());
         push(parts.len().to_string());
         for (part, beside) in parts.iter().zip(beside) {
-            push(beside.0.to_string());
+            push(beside.number().to_string());
             let (algorithm, numbers) = part.limit.limit().numbers();
             push(algorithm.to_string());
             numbers.into_iter().for_each(|number| push(number.to_string()));

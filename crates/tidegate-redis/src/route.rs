@@ -61,6 +61,14 @@ impl Route {
         }
     }
 
+    /// Waits for a connection to the server that has `slot`.
+    pub(crate) async fn ready(&self, end: Instant, slot: Slot) -> Result<(), LinkError> {
+        match self {
+            Self::One(link) | Self::Primary(link) => link.ready(end).await,
+            Self::Cluster(cluster) => cluster.ready(end, slot).await,
+        }
+    }
+
     /// May keys of several slots come in one command?
     pub(crate) fn spans_slots(&self) -> bool {
         match self {

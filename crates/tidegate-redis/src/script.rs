@@ -1,8 +1,8 @@
 //! The scripts, put together from the files in `lua/`.
 //!
-//! One script for each algorithm, and one with all of them for calls that mix. They differ only in
-//! which algorithms they contain: a script's text is parsed once, but run from top to bottom on
-//! every call, and a short one runs faster.
+//! One for each algorithm, and one with all of them for calls that mix; and each of them twice, for
+//! many checks at once and for one call of any kind. A script's text is parsed once, but run from top
+//! to bottom on every call, and a short one runs faster.
 
 use std::sync::OnceLock;
 
@@ -23,6 +23,18 @@ pub fn script_text(algorithms: &[Algorithm]) -> &'static str {
     &Covers::of(algorithms.iter().copied()).script().text
 }
 
+/// The script that decides many checks over limits of these algorithms in one call; `docs/scripts.md` says
+/// how to call this one, too.
+///
+/// ```
+/// use tidegate::Algorithm;
+/// let text = tidegate_redis::checks_text(&[Algorithm::TokenBucket]);
+/// assert!(text.len() < tidegate_redis::script_text(&[Algorithm::TokenBucket]).len());
+/// ```
+pub fn checks_text(algorithms: &[Algorithm]) -> &'static str {
+    &Covers::of(algorithms.iter().copied()).checks().text
+}
+
 /// A script and its digest, with which a server that has seen it can be asked to run it.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -39,7 +51,9 @@ const APPROXIMATE: &str = include_str!("../lua/approximate.lua");
 const CONCURRENCY: &str = include_str!("../lua/concurrency.lua");
 const HOLDS: &str = include_str!("../lua/holds.lua");
 const FORECAST: &str = include_str!("../lua/forecast.lua");
+const PARTS: &str = include_str!("../lua/parts.lua");
 const DECIDE: &str = include_str!("../lua/decide.lua");
+const CHECKS: &str = include_str!("../lua/checks.lua");
 
 /// Which algorithms a script contains: one, or all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,20 +71,31 @@ impl Covers {
         }
     }
 
-    /// The script.
+    /// The script for a call of any kind.
     pub(crate) fn script(self) -> &'static Script {
         static SCRIPTS: OnceLock<Vec<(Covers, Script)>> = OnceLock::new();
-        let scripts = SCRIPTS.get_or_init(|| {
-            let one = Algorithm::ALL.into_iter().map(Self::One);
-            one.chain([Self::All]).map(|covers| (covers, covers.compose())).collect()
-        });
+        self.find(SCRIPTS.get_or_init(|| Self::all(DECIDE)))
+    }
+
+    /// The script for many checks: shorter, since it does nothing else.
+    pub(crate) fn checks(self) -> &'static Script {
+        static SCRIPTS: OnceLock<Vec<(Covers, Script)>> = OnceLock::new();
+        self.find(SCRIPTS.get_or_init(|| Self::all(CHECKS)))
+    }
+
+    fn find(self, scripts: &[(Self, Script)]) -> &Script {
         let found = scripts.iter().find(|(covers, _)| *covers == self);
         // The last covers everything.
         let (_, script) = found.unwrap_or(&scripts[scripts.len() - 1]);
         script
     }
 
-    fn compose(self) -> Script {
+    fn all(last: &str) -> Vec<(Self, Script)> {
+        let one = Algorithm::ALL.into_iter().map(Self::One);
+        one.chain([Self::All]).map(|covers| (covers, covers.compose(last))).collect()
+    }
+
+    fn compose(self, last: &str) -> Script {
         let algorithms: &[&str] = match self {
             Self::One(Algorithm::TokenBucket) => &[BUCKET, STEPS],
             Self::One(Algorithm::LeakyBucket) => &[BUCKET],
@@ -80,7 +105,7 @@ impl Covers {
             Self::One(Algorithm::Concurrency) => &[CONCURRENCY],
             Self::All => &[BUCKET, STEPS, FIXED, LOG, APPROXIMATE, CONCURRENCY],
         };
-        let files = [&[PRELUDE], algorithms, &[HOLDS, FORECAST, DECIDE]].concat();
+        let files = [&[PRELUDE], algorithms, &[HOLDS, FORECAST, PARTS, last]].concat();
         // Effects are replicated, not the script: it reads the clock. Redis 7 does so anyway.
         let text = format!("redis.replicate_commands()\n{}", files.join("\n"));
         let digest = sha1_smol::Sha1::from(&text).digest().to_string();

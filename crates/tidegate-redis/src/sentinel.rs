@@ -14,14 +14,13 @@ mod words;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, RedisResult};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{Place, Sentinels};
-use crate::dial::Dialer;
+use crate::dial::{Connection, Dialer};
 use crate::link::{Fault, jittered, race};
 use crate::sentinel::opinions::{Opinions, Word};
 use crate::sentinel::words::Event;
@@ -144,7 +143,7 @@ impl Shared {
     }
 
     /// A connection to a sentinel, on which it tells what happens.
-    async fn enter(self: &Arc<Self>, index: usize) -> RedisResult<MultiplexedConnection> {
+    async fn enter(self: &Arc<Self>, index: usize) -> RedisResult<Connection> {
         let shared = Arc::clone(self);
         let listener = Arc::new(move |message| shared.listen(message));
         let dialer = self.sentinels.dialer.clone().with_listener(listener);
@@ -158,7 +157,7 @@ impl Shared {
     }
 
     /// Asks until there is no answer, and says why.
-    async fn question(&self, index: usize, mut connection: MultiplexedConnection) -> String {
+    async fn question(&self, index: usize, mut connection: Connection) -> String {
         let mut doubt = self.doubt.subscribe();
         let mut cmd = redis::cmd("SENTINEL");
         cmd.arg("get-master-addr-by-name").arg(&self.sentinels.master);
@@ -253,7 +252,7 @@ impl Shared {
     }
 
     /// True when it is; false when the connection ends before.
-    async fn is_promoted(&self, connection: &MultiplexedConnection) -> bool {
+    async fn is_promoted(&self, connection: &Connection) -> bool {
         loop {
             match timeout(self.deadline, is_primary(connection.clone())).await {
                 Ok(Ok(true)) => return true,

@@ -1,5 +1,6 @@
 //! Holds of which nobody will hear: made perhaps, and nobody but this engine knows to end them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{EngineError, HoldId};
@@ -48,6 +49,8 @@ impl End {
 pub(crate) type Ended = Option<Result<Reply, EngineError>>;
 
 impl<'a> Unheard<'a> {
+    /// How many tasks of an engine end holds at a time. Beyond that, deadlines end them.
+    pub(crate) const MOST_AT_ONCE: usize = 1_024;
     /// The pauses before each attempt. One more makes no sense to whoever is waiting for the
     /// permits: most holds have ended by then.
     const PAUSES: [Duration; 4] = [
@@ -115,8 +118,11 @@ impl Drop for Unheard<'_> {
         if ends.iter().all(Option::is_none) {
             return;
         }
+        // Under a server that answers nobody in time there could be one for every call.
+        let Ok(permit) = Arc::clone(&self.engine.enders).try_acquire_owned() else { return };
         let engine = self.engine.twin();
         runtime.spawn(async move {
+            let _permit = permit;
             let mut unheard = Unheard::new(&engine, ends);
             for pause in Self::PAUSES {
                 sleep(pause).await;

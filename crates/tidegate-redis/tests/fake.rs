@@ -93,7 +93,7 @@ async fn a_script_that_the_server_does_not_know_is_sent_with_its_text() {
         let engine = Redis::builder(&url).deadline(PATIENCE).build().unwrap();
         fake.answer(Reply::new("-NOSCRIPT No matching script.\r\n"), Reply::good());
         assert!(ask(&engine, Op::Check).await.unwrap().allowed());
-        assert_eq!(fake.scripts(), ["EVALSHA check", "EVAL check"], "{}", arrangement.name);
+        assert_eq!(fake.scripts(), ["EVALSHA checks", "EVAL checks"], "{}", arrangement.name);
     }
 }
 

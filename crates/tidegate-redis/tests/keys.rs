@@ -74,6 +74,7 @@ async fn a_call_names_only_what_it_needs() {
     ] {
         let limiter = heard.limiter(limit);
         limiter.check("warm up").await.unwrap();
+        limiter.check("warm up").peek().await.unwrap();
         heard.keys();
         limiter.check("k").cost(7).await.unwrap();
         limiter.check("k").cost(7).await.unwrap();
@@ -92,6 +93,7 @@ async fn holds_are_named_after_they_were_seen_and_no_longer_than_they_last() {
     for limit in ["10/h", "fixed-window 10/h", "sliding-window 10/h approximate"] {
         let (other, limiter) = (heard.limiter(limit), heard.limiter(limit));
         limiter.check("warm up").await.unwrap();
+        limiter.check("warm up").peek().await.unwrap();
         let kept = other.reserve("k", 2).await.unwrap().keep();
         heard.keys();
         // Somebody else's hold has to be asked for, once.

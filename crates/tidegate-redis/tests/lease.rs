@@ -23,7 +23,7 @@ use tidegate_redis::Redis;
 use crate::checker::{Bound, Entry};
 use crate::server::Server;
 
-const PROCESSES: usize = 3;
+const PROCESSES: usize = 4;
 const TASKS: u64 = 8;
 /// How often one of them is killed, and how many times.
 const KILL_EVERY: Duration = Duration::from_millis(500);

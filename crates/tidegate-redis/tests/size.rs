@@ -294,7 +294,8 @@ fn limit(notation: &str) -> Limit {
 /// All under one secret, so that a subject has the same name in every namespace.
 fn engine(server: &Server, namespace: &str, clock: Option<ManualClock>) -> Arc<Redis> {
     let builder = Redis::builder(&server.url()).namespace(namespace).secret("size");
-    let builder = builder.deadline(Duration::from_secs(30));
+    // Sent together, checks of one key would be one entry of a log.
+    let builder = builder.deadline(Duration::from_secs(30)).test_unbatched();
     let builder = match clock {
         Some(clock) => builder.test_clock(clock),
         None => builder,

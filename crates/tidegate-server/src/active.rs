@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate::{Policy, Rule};
+use tidegate::{Policy, Rule, Share};
 use tidegate_tower::extract::TrustedProxies;
 
 use crate::metrics::{Metrics, RuleMetrics};
@@ -17,6 +17,8 @@ pub struct Active {
     pub trusted: TrustedProxies,
     /// May askers bring limits of their own?
     pub adhoc: bool,
+    /// By how much of it a wait may be told longer, at random.
+    pub retry_jitter: Option<Share>,
     counters: HashMap<Box<str>, Arc<RuleMetrics>>,
     others: Arc<RuleMetrics>,
 }
@@ -32,7 +34,14 @@ impl Active {
             policy: Arc::new(policy),
             trusted,
             adhoc: adhoc == Adhoc::Allow,
+            retry_jitter: None,
         }
+    }
+
+    /// Tells those who are denied to come back later by up to this share of their wait.
+    #[must_use]
+    pub fn with_retry_jitter(self, share: Option<Share>) -> Self {
+        Self { retry_jitter: share, ..self }
     }
 
     /// The counters of a rule.

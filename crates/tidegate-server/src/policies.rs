@@ -10,7 +10,7 @@ use tidegate::{InvalidRule, Micros, Policy};
 use tracing::{info, warn};
 
 use crate::active::{Active, Adhoc};
-use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, RuleFile, Settings};
+use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, Ratio, RuleFile, Settings};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::watch::{Change, Reader, Seen};
@@ -389,5 +389,6 @@ fn compose(
     let policy = Policy::new(in_force(file, runtime).map(|(rule, _)| rule.rule.clone()))?;
     let trusted = settings.trusted_proxies.iter().copied().collect();
     let adhoc = if settings.adhoc { Adhoc::Allow } else { Adhoc::Refuse };
-    Ok(Active::new(policy, trusted, adhoc, metrics))
+    let jitter = settings.retry_jitter.map(Ratio::share);
+    Ok(Active::new(policy, trusted, adhoc, metrics).with_retry_jitter(jitter))
 }

@@ -395,7 +395,7 @@ impl Service {
             },
         };
         let counts = matches!(verb, Verb::Check | Verb::Wait(_) | Verb::Reserve(_));
-        let decision = match answer {
+        let mut decision = match answer {
             Ok(decision) => decision,
             Err(error) => {
                 if counts && error.refusal().is_none() {
@@ -407,6 +407,7 @@ impl Service {
         };
         if counts {
             self.count(plan, &decision, active, now);
+            active.retry_jitter.iter().for_each(|most| decision.spread_retries(*most));
         }
         let limits = plan.deciding().cloned().collect();
         let ttl = ttl.filter(|_| decision.hold().is_some());

@@ -232,6 +232,24 @@ fn a_limit_of_ones_own_is_counted_by_itself() {
 }
 
 #[test]
+fn many_who_are_denied_are_told_to_come_back_at_different_times() {
+    let server = Server::with_policy(&format!("retry_jitter: 0.5\n{POLICY}"));
+    let body = json!({ "rule": "ten", "key": "k", "cost": 10 });
+    assert_eq!(server.post("/v1/check", &body).status, 200);
+    let mut waits = std::collections::HashSet::new();
+    for _ in 0..20 {
+        let denied = server.post("/v1/check", &body);
+        let wait = denied.json()["retry_after_ms"].as_u64().unwrap();
+        // The truth is an hour, but for the time that this test has taken.
+        assert!((3_500_000..=5_400_000).contains(&wait), "{wait}");
+        let header: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+        assert_eq!(header, wait.div_ceil(1_000));
+        waits.insert(wait);
+    }
+    assert!(waits.len() > 15, "{waits:?}");
+}
+
+#[test]
 fn a_key_is_a_text_or_several_that_stay_apart() {
     let server = Server::with_policy(POLICY);
     for (first, second, same) in [

@@ -1,9 +1,10 @@
 //! The answer of an engine.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Micros, Outcome, Verdict, Wait};
+use tidegate_core::{Cost, Micros, Outcome, Share, Verdict, Wait};
 
 use crate::{HoldId, RuleLimit};
 
@@ -223,6 +224,28 @@ impl Decision {
         self.verdicts.iter().map(|verdict| verdict.retry_after).max().unwrap_or(Wait::NONE)
     }
 
+    /// Tells those who are denied to come back a little later, each at random: by up to `most` of their
+    /// wait. Many who were denied together do not come back together then, and nobody too early.
+    pub fn spread_retries(&mut self, most: Share) {
+        if !self.allowed() {
+            // Each has keys of its own, and that is all the randomness that this needs.
+            self.delay_retries(most, RandomState::new().hash_one(()));
+        }
+    }
+
+    /// By as much of it as `random` is of all numbers.
+    fn delay_retries(&mut self, most: Share, random: u64) {
+        const WHOLE: u128 = 1_000_000 << 32;
+        let share = u128::from(most.millionths()) * u128::from(random >> 32);
+        for verdict in self.verdicts.iter_mut().filter(|verdict| !verdict.allowed) {
+            if let Wait::For(span) = verdict.retry_after {
+                let more = u128::from(span.get()) * share / WHOLE;
+                let more = Micros::new(u64::try_from(more).unwrap_or(u64::MAX));
+                verdict.retry_after = Wait::For(span.saturating_add(more));
+            }
+        }
+    }
+
     /// What the limit that speaks has left.
     pub fn remaining(&self) -> u64 {
         self.verdict().remaining
@@ -257,6 +280,32 @@ mod tests {
         assert!(size_of::<Verdict>() <= 48, "{}", size_of::<Verdict>());
         let whole = size_of::<crate::Answer<'_, Decision>>();
         assert!(whole <= 128, "{whole}");
+    }
+
+    #[test]
+    fn whoever_is_denied_is_told_to_come_later_never_earlier() {
+        let no = |wait| verdict(false, Wait::For(Micros::new(wait)), 0, 9);
+        let all =
+            [no(1_000_000), verdict(true, Wait::NONE, 1, 9), verdict(false, Wait::Never, 0, 9)];
+        let tenth = Share::from_millionths(100_000).unwrap();
+        for (random, expected) in [(0, 1_000_000), (1 << 63, 1_050_000), (u64::MAX, 1_099_999)] {
+            let mut decision = Decision::new(Source::Memory, all.into_iter().collect());
+            decision.delay_retries(tenth, random);
+            let waits = [Wait::For(Micros::new(expected)), Wait::NONE, Wait::Never];
+            assert_eq!(decision.verdicts.iter().map(|v| v.retry_after).collect::<Vec<_>>(), waits);
+        }
+        let mut waits = std::collections::HashSet::new();
+        for _ in 0..1_000 {
+            let mut decision = Decision::new(Source::Memory, [no(1_000_000)].into_iter().collect());
+            decision.spread_retries(tenth);
+            let wait = decision.retry_after().span().unwrap().get();
+            assert!((1_000_000..=1_100_000).contains(&wait), "{wait}");
+            waits.insert(wait);
+        }
+        assert!(waits.len() > 900, "{} different ones of 1000", waits.len());
+        let mut longest = Decision::new(Source::Memory, [no(u64::MAX)].into_iter().collect());
+        longest.spread_retries(Share::from_millionths(1_000_000).unwrap());
+        assert_eq!(longest.retry_after(), Wait::For(Micros::MAX));
     }
 
     #[test]

@@ -46,8 +46,8 @@ use crate::{
 ///   nothing is lent: a loan is at most a quarter of what remains, and at least 8 permits;
 /// - of a process that dies, all that was lent to it is charged, spent or not.
 ///
-/// A call over several limits is all or nothing, as ever: what is borrowed is spent first, the store is
-/// asked about the others, and if it denies them the first is taken back.
+/// A call over several limits is all or nothing, as ever: it is paid from what is borrowed if all of their rules
+/// allow that and there is enough for every one, and otherwise the store is asked about all of them.
 ///
 /// What differs from a store that is asked: `remaining` and `reset_after` of a decision made here
 /// ([`Source::Lease`]) are estimates, of what was left when the store last answered; peeks and inspections are
@@ -99,32 +99,26 @@ impl<E: Engine> Lease<E> {
         spent
     }
 
-    /// Takes the cost of every charge that may be paid from what is borrowed, or of none.
+    /// Takes the cost of every charge from what is borrowed, or of none.
     fn spend_each(&self, call: &Call<'_>) -> Option<Spent> {
         if call.charges.len() > 1 && (call.validate().is_err() || !are_distinct(call.charges)) {
             return None;
         }
         let mut spent = Spent::new();
         for charge in call.charges {
-            if !is_lent(charge) {
-                spent.push(None);
-                continue;
-            }
             let Some(one) = self.spend(charge) else {
                 self.give_back(call, &spent);
                 return None;
             };
-            spent.push(Some(one));
+            spent.push(one);
         }
         Some(spent)
     }
 
     fn give_back(&self, call: &Call<'_>, spent: &Spent) {
-        for (charge, spent) in call.charges.iter().zip(spent) {
-            if let Some((id, _)) = spent {
-                let back = |account: &mut account::Account| account.give_back(*id, charge.cost);
-                self.lender.book.with(id_of(charge), back);
-            }
+        for (charge, (id, _)) in call.charges.iter().zip(spent) {
+            let back = |account: &mut account::Account| account.give_back(*id, charge.cost);
+            self.lender.book.with(id_of(charge), back);
         }
     }
 
@@ -150,61 +144,17 @@ impl<E: Engine> Lease<E> {
         self.lender.see_to(chores);
     }
 
-    /// Decides a call of which some charges may be paid from what is borrowed.
+    /// Decides a call of which every charge may be paid from a loan: all are, or the store is asked about all
+    /// of them. Paid in part, it would have to be taken back when the store denies the rest, and by then the
+    /// store may have been told of it.
     fn take<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
-        let Some(spent) = self.spend_each(&call) else {
-            return self.ask(call);
-        };
-        let rest = rest(&call, &spent);
-        if rest.is_empty() {
-            let verdicts = spent.into_iter().flatten().map(|(_, verdict)| verdict).collect();
-            return Answer::Ready(Ok(Decision::new(Source::Lease, verdicts)));
-        }
-        match self.lender.store.decide(Call { charges: &rest, ..call }) {
-            Answer::Ready(answer) => Answer::Ready(self.finish(&call, &spent, answer)),
-            Answer::Later(_) => {
-                // Not polled, so not begun: it is done again when it is.
-                self.give_back(&call, &spent);
-                Answer::Later(Box::pin(self.take_later(call)))
+        match self.spend_each(&call) {
+            Some(spent) => {
+                let verdicts = spent.into_iter().map(|(_, verdict)| verdict).collect();
+                Answer::Ready(Ok(Decision::new(Source::Lease, verdicts)))
             }
+            None => self.ask(call),
         }
-    }
-
-    async fn take_later(&self, call: Call<'_>) -> Result<Decision, EngineError> {
-        let Some(spent) = self.spend_each(&call) else {
-            return self.ask(call).await;
-        };
-        let rest = rest(&call, &spent);
-        let answer = self.lender.store.decide(Call { charges: &rest, ..call }).await;
-        self.finish(&call, &spent, answer)
-    }
-
-    /// Puts together what was paid from here and what the store has said about the others.
-    fn finish(
-        &self,
-        call: &Call<'_>,
-        spent: &Spent,
-        answer: Result<Decision, EngineError>,
-    ) -> Result<Decision, EngineError> {
-        let allowed = answer.as_ref().is_ok_and(Decision::allowed);
-        if !allowed {
-            self.give_back(call, spent);
-        }
-        let mut decision = answer?;
-        let mut asked = std::mem::take(&mut decision.verdicts).into_iter();
-        for (charge, spent) in call.charges.iter().zip(spent) {
-            let verdict = match spent {
-                _ if charge.limit.is_shadow() => continue,
-                Some((_, verdict)) if allowed => Some(*verdict),
-                Some((_, verdict)) => {
-                    let remaining = verdict.remaining.saturating_add(charge.cost.get());
-                    Some(Verdict { remaining: remaining.min(verdict.limit), ..*verdict })
-                }
-                None => asked.next(),
-            };
-            decision.verdicts.extend(verdict);
-        }
-        Ok(decision)
     }
 
     /// Asks the store about all of it.
@@ -243,13 +193,7 @@ impl<E: Engine> Lease<E> {
 }
 
 /// What was paid for each charge, and from which loan.
-type Spent = SmallVec<[Option<(HoldId, Verdict)>; 2]>;
-
-/// The charges that were not paid.
-fn rest<'a>(call: &Call<'a>, spent: &Spent) -> SmallVec<[Charge<'a>; 2]> {
-    let open = call.charges.iter().zip(spent).filter(|(_, spent)| spent.is_none());
-    open.map(|(charge, _)| *charge).collect()
-}
+type Spent = SmallVec<[(HoldId, Verdict); 2]>;
 
 /// May this charge be paid from a loan? What has a name to be kept is for the store to keep.
 fn is_lent(charge: &Charge<'_>) -> bool {
@@ -268,7 +212,9 @@ impl<E: Engine> Engine for Lease<E> {
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
         match call.op {
             Op::Check | Op::Enter { .. }
-                if call.once.is_none() && call.charges.iter().any(is_lent) =>
+                if call.once.is_none()
+                    && !call.charges.is_empty()
+                    && call.charges.iter().all(is_lent) =>
             {
                 self.take(call)
             }

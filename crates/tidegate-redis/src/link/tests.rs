@@ -175,6 +175,36 @@ async fn a_dead_connection_is_noticed_without_calls() {
     assert_eq!(link.generation(), 2);
 }
 
+/// It shakes hands and says nothing more, so that each attempt leaves questions without an answer.
+#[tokio::test]
+async fn a_silent_server_is_not_kept_more_and_more_connections() {
+    let open = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&open);
+    let (address, accepted) = accepting(move |mut stream| {
+        let open = Arc::clone(&count);
+        open.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let mut buffer = [0; 4096];
+            while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+                let words = String::from_utf8_lossy(&buffer[..len]).to_uppercase();
+                for _ in words.matches("SETINFO") {
+                    let _ = stream.write_all(b"+OK\r\n").await;
+                }
+            }
+            open.fetch_sub(1, Ordering::Relaxed);
+        });
+    })
+    .await;
+    let settings = Settings {
+        connect_deadline: Duration::from_millis(50),
+        backoff: Duration::from_millis(5)..=Duration::from_millis(10),
+        ..Settings::default()
+    };
+    let _link = link_to(&address, settings);
+    until(|| accepted.load(Ordering::Relaxed) >= 10).await;
+    until(|| open.load(Ordering::Relaxed) <= 2).await;
+}
+
 #[tokio::test]
 async fn without_a_server_calls_are_down_until_it_comes() {
     let mut server = Server::stopped(&[]);

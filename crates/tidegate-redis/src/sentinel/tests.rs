@@ -1,6 +1,5 @@
 //! Sentinels of several opinions, and a link that goes by them.
 
-use redis::aio::MultiplexedConnection;
 use redis::{PushKind, RedisConnectionInfo, Value};
 
 use super::processes::{MASTER, Sentinel};
@@ -270,9 +269,8 @@ async fn a_server_says_whether_it_is_a_primary() {
     replica.replica_of(&primary);
     let listening = plain().with_listener(Arc::new(|_| {}));
     for dialer in [plain(), listening] {
-        let dial = async |server: &Server| -> MultiplexedConnection {
-            dialer.dial(&place_of(server)).await.unwrap()
-        };
+        let dial =
+            async |server: &Server| -> Connection { dialer.dial(&place_of(server)).await.unwrap() };
         assert!(is_primary(dial(&primary).await).await.unwrap());
         assert!(!is_primary(dial(&replica).await).await.unwrap());
     }

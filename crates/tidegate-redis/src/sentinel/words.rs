@@ -1,10 +1,10 @@
 //! What sentinels and the servers that they watch say, read.
 
-use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, PushInfo, PushKind, RedisResult, Value};
 
 use super::opinions::Word;
 use crate::address::Place;
+use crate::dial::Connection;
 
 /// What a sentinel publishes about a failover.
 pub(super) enum Event {
@@ -52,7 +52,7 @@ pub(super) fn word(answer: Value) -> RedisResult<Word> {
 }
 
 /// Does the server say that it is a primary? `HELLO` tells those too who may do nothing else.
-pub(crate) async fn is_primary(mut connection: MultiplexedConnection) -> RedisResult<bool> {
+pub(crate) async fn is_primary(mut connection: Connection) -> RedisResult<bool> {
     let answer = connection.send_packed_command(&redis::cmd("HELLO")).await?;
     let role = match &answer.extract_error()? {
         Value::Map(pairs) => {

@@ -40,7 +40,7 @@ pub(super) fn build(written: &RuleFile) -> Built {
     let lease = written.lease.and_then(|lease| {
         let size = lease.size();
         if size.is_none() {
-            reader.fault("lease", "lease", "a lease of nothing; write auto or a number above 0");
+            reader.fault("lease", "lease", "too small a lease; write auto or a number above 1");
         }
         size
     });

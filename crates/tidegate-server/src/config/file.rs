@@ -67,6 +67,13 @@ pub struct PolicyFile {
         extend("default" = 0.5, "exclusiveMinimum" = 0, "maximum" = 1)
     )]
     pub fallback_ratio: Option<f64>,
+    /// Whoever is denied is told to come back later by up to this share of the wait, at random: above 0
+    /// and at most 1. Many who were denied together do not come back together then.
+    #[schemars(
+        with = "f64",
+        extend("examples" = [0.1], "exclusiveMinimum" = 0, "maximum" = 1)
+    )]
+    pub retry_jitter: Option<f64>,
     /// What rules inherit that do not say it themselves: those in this file and in the files that
     /// it includes. The nearest `defaults` wins.
     #[schemars(with = "Defaults")]

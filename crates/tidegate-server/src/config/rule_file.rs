@@ -179,14 +179,15 @@ pub enum Lease {
     /// As much as the traffic suggests.
     Auto(Auto),
     /// This much.
-    Of(#[schemars(range(min = 1))] u32),
+    Of(#[schemars(range(min = 2))] u32),
 }
 
 impl Lease {
-    /// None of nothing.
+    /// None if it is too small to be of use: one permit is asked for as quickly as it is borrowed.
     pub(super) fn size(self) -> Option<LeaseSize> {
         match self {
             Self::Auto(_) => Some(LeaseSize::Auto),
+            Self::Of(0 | 1) => None,
             Self::Of(permits) => NonZeroU32::new(permits).map(LeaseSize::Of),
         }
     }

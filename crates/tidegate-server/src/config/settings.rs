@@ -26,6 +26,8 @@ pub struct Settings {
     pub on_store_failure: OnStoreFailure,
     /// The share of a limit that a server grants by itself, for rules that do not say it.
     pub fallback_ratio: Ratio,
+    /// By how much of it a wait may be told longer, at random.
+    pub retry_jitter: Option<Ratio>,
 }
 
 /// As if the file said nothing.
@@ -40,6 +42,7 @@ impl Default for Settings {
             deny_cache: true,
             on_store_failure: OnStoreFailure::default(),
             fallback_ratio: Ratio::default(),
+            retry_jitter: None,
         }
     }
 }
@@ -76,6 +79,12 @@ impl Settings {
             match Ratio::new(ratio) {
                 Some(ratio) => settings.fallback_ratio = ratio,
                 None => faults.push(Fault::new("fallback_ratio", "share", Ratio::ADVICE)),
+            }
+        }
+        if let Some(share) = file.retry_jitter {
+            settings.retry_jitter = Ratio::new(share);
+            if settings.retry_jitter.is_none() {
+                faults.push(Fault::new("retry_jitter", "share", Ratio::ADVICE));
             }
         }
         settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);

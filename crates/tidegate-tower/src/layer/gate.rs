@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tidegate::policy::{About, Enforcement, OnMissingKey, Question};
 use tidegate::{
     Answer, Call, Charge, Cost, Decision, EngineError, HoldId, Key, Limited, Limiter, Op, Plan,
-    Policy, PolicyRule, Refusal, Reserve, Rule, RuleLimit,
+    Policy, PolicyRule, Refusal, Reserve, Rule, RuleLimit, Share,
 };
 
 use super::KeyedRule;
@@ -36,6 +36,7 @@ pub(super) struct Gate {
     pub(super) render: Option<Render>,
     pub(super) on_decision: Option<See>,
     pub(super) telling: Telling,
+    pub(super) retry_jitter: Option<Share>,
     answers_later: Arc<AtomicBool>,
 }
 
@@ -93,6 +94,7 @@ impl Gate {
             render: None,
             on_decision: None,
             telling: Telling::Limits,
+            retry_jitter: None,
             answers_later: Arc::default(),
         }
     }

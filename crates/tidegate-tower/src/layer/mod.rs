@@ -24,7 +24,7 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use tidegate::policy::{Enforcement, OnMissingKey};
-use tidegate::{Limiter, Refusal, Rule};
+use tidegate::{Limiter, Refusal, Rule, Share};
 use tower_layer::Layer;
 
 pub use self::body::{Guard, LimitedBody, ResponseBody};
@@ -190,6 +190,13 @@ impl RateLimitLayer {
     #[must_use]
     pub fn on_decision(self, see: impl Fn(&Decided<'_>) + Send + Sync + 'static) -> Self {
         self.with(|gate| gate.on_decision = Some(Arc::new(see)))
+    }
+
+    /// Tells those who are denied to come back later by up to this share of their wait, at random, so that
+    /// many who were denied together do not come back together. Nobody is told to come too early.
+    #[must_use]
+    pub fn retry_jitter(self, most: Share) -> Self {
+        self.with(|gate| gate.retry_jitter = Some(most))
     }
 
     /// Does not tell clients their limits. Those who are denied are still told when to come back.

@@ -75,14 +75,17 @@ impl Gate {
         let allowed = decision.allowed();
         let passes = allowed || self.enforcement == Enforcement::Shadow;
         self.tell(Decided { request, decision: Ok(decision), passes });
-        let verdicts = || limits.iter().copied().zip(&decision.verdicts);
         if !passes {
+            let mut decision = decision.clone();
+            self.retry_jitter.iter().for_each(|most| decision.spread_retries(*most));
+            let verdicts = || limits.iter().copied().zip(&decision.verdicts);
             let violated = verdicts().filter(|(_, verdict)| !verdict.allowed);
             let violated: SmallVec<[&str; 4]> = violated.map(|(limit, _)| limit.policy()).collect();
-            let headers = RateLimitHeaders::new(verdicts(), decision);
-            let reason = Reason::Limited(decision);
+            let headers = RateLimitHeaders::new(verdicts(), &decision);
+            let reason = Reason::Limited(&decision);
             return self.deny(&Denial { request, reason, violated: &violated }, Some(&headers));
         }
+        let verdicts = || limits.iter().copied().zip(&decision.verdicts);
         let tells = allowed
             && self.telling == Telling::Limits
             && self.enforcement == Enforcement::Enforce

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sfv::{BareItem, Item, ListEntry, Parser};
-use tidegate::{Clock, Fallback, Limiter, ManualClock, Memory, Rule};
+use tidegate::{Clock, Fallback, Limiter, ManualClock, Memory, Rule, Share};
 use tidegate_tower::{Everyone, RateLimitLayer};
 
 use crate::site::{Reply, Site, limiter, memory, rule};
@@ -221,4 +221,19 @@ async fn while_the_store_is_gone_the_problem_is_reduced_capacity() {
 
 fn clock_seconds_to_the_hour(clock: &ManualClock) -> String {
     (3_600 - clock.now().get() / 1_000_000 % 3_600).to_string()
+}
+
+#[tokio::test]
+async fn with_jitter_nobody_is_told_to_come_back_too_early_and_not_all_at_once() {
+    let clock = ManualClock::default();
+    let layer = RateLimitLayer::new(limiter(&clock, &["1/1000s"]), Everyone);
+    let site = Site::behind(layer.retry_jitter(Share::HALF)).await;
+    assert_eq!(site.passes(1, &[]).await, 1);
+    let mut waits = std::collections::HashSet::new();
+    for _ in 0..20 {
+        let wait: u64 = site.get("/").await.header("retry-after").unwrap().parse().unwrap();
+        assert!((1_000..=1_500).contains(&wait), "{wait}");
+        waits.insert(wait);
+    }
+    assert!(waits.len() > 10, "{waits:?}");
 }
