@@ -1,7 +1,7 @@
-//! The ways to ask less of Redis (batches, leases, a cache of denials), beside checks sent one by one, and
-//! beside commands that decide nothing.
+//! The ways to ask less of Redis (batches, leases, a cache of denials), and to have replicas confirm it, beside
+//! checks sent one by one, and beside commands that decide nothing.
 //!
-//! `cargo bench -p tidegate-redis` starts a Redis of its own and prints one table. All that is compared is
+//! `cargo bench -p tidegate-redis` starts servers of its own and prints one table. All that is compared is
 //! measured in turns within one run: figures of two runs on a busy machine say nothing about each other.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark")]
@@ -79,6 +79,17 @@ fn overloaded(server: &Server, limit: &str) -> Vec<Contender> {
     ]
 }
 
+/// What a replica's word costs.
+fn replicated(server: &Server) -> Vec<Contender> {
+    let confirmed_by = |replicas| {
+        build(Redis::builder(&server.url()).namespace("confirmed").confirmed_by(replicas))
+    };
+    vec![
+        checks("batched", confirmed_by(0), AMPLE, true),
+        checks("confirmed by 1", confirmed_by(1), AMPLE, true),
+    ]
+}
+
 fn one_by_one(server: &Server, namespace: &str) -> RedisBuilder {
     Redis::builder(&server.url()).namespace(namespace).test_unbatched()
 }
@@ -122,10 +133,12 @@ async fn main() {
     server.cli(&["SCRIPT", "LOAD", "return 1"]);
     let all = contenders(&server).await;
     let keys: Arc<[Arc<str>]> = (0..KEYS).map(|key| format!("user-{key}").into()).collect();
-    let traffic = |tasks, distinct| {
+    let (primary, replica) = (Server::start(), Server::start());
+    let traffic_at = |server, tasks, distinct| {
         let zipf = Zipf::new(distinct);
-        Traffic { tasks, keys: Arc::clone(&keys), zipf, server: &server, span, rounds }
+        Traffic { tasks, keys: Arc::clone(&keys), zipf, server, span, rounds }
     };
+    let traffic = |tasks, distinct| traffic_at(&server, tasks, distinct);
     let mut one_by_one = 0.0;
     for (what, distinct) in [("one hot key", 1), ("100,000 keys, zipf(1.0)", KEYS)] {
         for tasks in [1, 64, 512] {
@@ -141,6 +154,14 @@ async fn main() {
     for tasks in [64, 512] {
         let title = format!("one hot key, limit {limit}, {tasks} tasks");
         traffic(tasks, 1).compare(&title, &overloaded(&server, &limit)).await;
+    }
+    replica.replica_of(&primary);
+    let both = replicated(&primary);
+    for (what, distinct) in [("one hot key", 1), ("100,000 keys, zipf(1.0)", KEYS)] {
+        for tasks in [1, 64, 512] {
+            let title = format!("a primary and its replica, {what}, {tasks} tasks");
+            traffic_at(&primary, tasks, distinct).compare(&title, &both).await;
+        }
     }
 }
 

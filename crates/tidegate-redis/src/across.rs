@@ -107,7 +107,8 @@ impl Redis {
         let until = asked.until;
         let units = self.units(asked, slots, HoldId::random()?)?;
         let mut unheard = Unheard::new(self, units.iter().map(Unit::end).collect());
-        let asks = units.iter().map(|unit| self.ask(unit.request.clone(), &unit.parts, until));
+        let soon = leaving_time_to_drop(until);
+        let asks = units.iter().map(|unit| self.ask(unit.request.clone(), &unit.parts, soon));
         let answers = side_by_side(asks.collect()).await;
         let mut verdicts = Verdicts::new(asked);
         let mut failed = None;
@@ -213,6 +214,12 @@ impl Unit {
     fn charge(&self, once: Option<Once>) -> Option<End> {
         Some(End::charge(self.request.hold?, once, self.parts.clone()))
     }
+}
+
+/// Until when slots are asked to hold. If one of them does not answer by then, a fifth of the time is left
+/// to drop what the others hold, and to tell the caller that nothing was charged.
+fn leaving_time_to_drop(until: Instant) -> Instant {
+    until - until.saturating_duration_since(Instant::now()) / 5
 }
 
 /// The caller's own hold: its record lies with the first part that is held.

@@ -21,9 +21,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate::{Call, Clock, Decision, EngineError, Micros, SystemClock};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::classify::Meaning;
+use crate::confirm::Unconfirmed;
 use crate::engine::Redis;
 use crate::link::{Fault, LinkError};
 use crate::reply::{Unreadable, unavailable};
@@ -33,7 +35,7 @@ use crate::seen::Seen;
 use crate::slot::Slot;
 use form::Batch;
 use lane::{Arrival, Lanes, Passing};
-use said::{Outcome, Said};
+use said::{Answers, Outcome, Said};
 use words::Moment;
 
 /// What goes in batches, and what is on its way.
@@ -43,6 +45,8 @@ pub(crate) struct Batcher {
     test_clock: Option<Arc<dyn Clock>>,
     hasher: RandomState,
     lanes: Lanes,
+    /// For those who wait.
+    places: Arc<Semaphore>,
     together: Together,
 }
 
@@ -164,6 +168,10 @@ impl Drop for Abandon<'_> {
 }
 
 impl Batcher {
+    /// How many checks may wait at a time, in all lanes: a few hundred bytes each. A server that decides
+    /// 100,000 a second and a deadline of 25 ms would leave 2,500 of them waiting.
+    const MOST_WAITING: usize = 65_536;
+
     pub(crate) fn new(
         route: Route,
         seen: Arc<Seen>,
@@ -171,7 +179,8 @@ impl Batcher {
         together: Together,
     ) -> Arc<Self> {
         let (hasher, lanes) = (RandomState::new(), Lanes::default());
-        Arc::new(Self { route, seen, test_clock, hasher, lanes, together })
+        let places = Semaphore::new(Self::MOST_WAITING).into();
+        Arc::new(Self { route, seen, test_clock, hasher, lanes, places, together })
     }
 
     /// What the script says about a check, before `until`.
@@ -182,7 +191,10 @@ impl Batcher {
         }
         let lane = self.lane_of(check);
         let (sender, receiver) = oneshot::channel();
-        let waiting = || Waiting { check: Arc::clone(check), until, answer: sender };
+        let waiting = || {
+            let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+            Some(Waiting { check: Arc::clone(check), until, answer: sender, _place: place })
+        };
         match self.lanes.arrive(lane, until, waiting) {
             Arrival::Now(turn) => {
                 // Whoever goes, however he goes, lets the next ones through.
@@ -194,15 +206,17 @@ impl Batcher {
                 self.wait(check, until, receiver).await
             }
             Arrival::Later => self.wait(check, until, receiver).await,
+            Arrival::Never(turn) => {
+                turn.into_iter().for_each(|turn| lane::send(self, turn));
+                let fault = Fault("too many calls wait; ask less, or give redis more".into());
+                Err(unavailable(LinkError::Down(fault.into()), true))
+            }
         }
     }
 
     async fn ask_alone(&self, check: &Arc<Check>, until: Instant) -> Told {
-        let batch = Batch::of_one(Arc::clone(check));
-        let mut told = self.evaluate(&batch, until).await;
-        told.pop()
-            .unwrap_or_else(|| Err(EngineError::unavailable(Unreadable)))
-            .map(|said| (said, 1))
+        let mut batch = Batch::of_one(Arc::clone(check));
+        self.evaluate(&mut batch, until).await.told(0, 1)
     }
 
     async fn wait(&self, check: &Check, until: Instant, answer: oneshot::Receiver<Told>) -> Told {
@@ -223,7 +237,10 @@ impl Batcher {
                 let fault = Fault("the runtime that had sent it is gone".into());
                 Err(unavailable(LinkError::Broken(fault.into()), true))
             }
-            Err(_) => Err(unavailable(LinkError::TimedOut, true)),
+            Err(_) => Err(match self.route.confirmed_by() {
+                0 => unavailable(LinkError::TimedOut, true),
+                wanted => Unconfirmed::Unheard { wanted }.into(),
+            }),
         }
     }
 
@@ -236,27 +253,36 @@ impl Batcher {
         }
     }
 
-    /// Asks about all checks of a batch, and says what was answered to each.
-    async fn evaluate(&self, batch: &Batch, until: Instant) -> Vec<Result<Arc<Said>, EngineError>> {
+    /// Asks about all checks of a batch, and says what was answered to each. Those of its callers who
+    /// are denied are told before replicas are asked.
+    async fn evaluate(&self, batch: &mut Batch, until: Instant) -> Answers {
         let instant = self.test_clock.as_ref().map(|clock| clock.now());
         let moment = Moment { instant, guess: self.clock().now() };
         let (script, slot) = (batch.covers().checks(), batch.slot());
         let evalsha = batch.command("EVALSHA", &script.digest, &moment);
-        let answer = match self.route.call_until(until, slot, &evalsha).await {
+        let answer = match self.route.write_until(until, slot, &evalsha).await {
             // Nothing has run: the server has not seen the script yet.
-            Err(LinkError::Reply(error)) if error.code() == Some("NOSCRIPT") => {
+            Err(LinkError::Reply(error)) if Meaning::of(&error) == Meaning::NoScript => {
                 let eval = batch.command("EVAL", &script.text, &moment);
-                self.route.call_until(until, slot, &eval).await
+                self.route.write_until(until, slot, &eval).await
             }
             answer => answer,
         };
-        let said = Said::all(answer, &batch.groups);
-        for (group, said) in batch.groups.iter().zip(&said) {
+        let (answer, witness) = match answer {
+            Ok((value, witness)) => (Ok(value), witness),
+            Err(error) => (Err(error), None),
+        };
+        let mut answers = Answers::read(answer, &batch.groups);
+        for (group, said) in batch.groups.iter().zip(&answers.said) {
             if let Ok(said) = said {
                 said.teach(&self.seen, &group.check.states);
             }
         }
-        said
+        if let Some(witness) = witness.filter(|_| answers.admit()) {
+            batch.tell_denied(&answers);
+            answers.confirmed = witness.confirm(until, None).await;
+        }
+        answers
     }
 
     fn clock(&self) -> &dyn Clock {
@@ -269,6 +295,7 @@ struct Waiting {
     check: Arc<Check>,
     until: Instant,
     answer: oneshot::Sender<Told>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Waiting {

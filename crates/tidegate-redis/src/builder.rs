@@ -12,6 +12,7 @@ use crate::batch::{Batcher, Together};
 use crate::engine::Redis;
 use crate::keys::{Names, Secret};
 use crate::link::Settings;
+use crate::resets::Resets;
 use crate::route::Route;
 use crate::seen::Seen;
 use crate::tls::InvalidTls;
@@ -26,6 +27,7 @@ pub struct RedisBuilder {
     deadline: Duration,
     connect_deadline: Duration,
     test_clock: Option<Arc<dyn Clock>>,
+    confirmed_by: u32,
     slots_apart: bool,
     batches: bool,
 }
@@ -47,6 +49,9 @@ impl RedisUrl {
 }
 
 impl RedisBuilder {
+    /// By how many replicas a charge can have to be [confirmed](Self::confirmed_by).
+    pub const MOST_REPLICAS: u32 = 8;
+
     fn new(url: Result<RedisUrl, InvalidUrl>) -> Self {
         Self {
             url,
@@ -55,6 +60,7 @@ impl RedisBuilder {
             deadline: Duration::from_millis(25),
             connect_deadline: Duration::from_secs(1),
             test_clock: None,
+            confirmed_by: 0,
             slots_apart: false,
             batches: true,
         }
@@ -88,6 +94,15 @@ impl RedisBuilder {
         self
     }
 
+    /// Lets nothing pass before so many replicas have what was charged for it; 0 unless set, which is
+    /// not to ask them. What they do not confirm within the deadline stays charged, and the call is
+    /// [`Ambiguous`](tidegate::EngineError::Ambiguous). At most [`MOST_REPLICAS`](Self::MOST_REPLICAS).
+    #[must_use]
+    pub fn confirmed_by(mut self, replicas: u32) -> Self {
+        self.confirmed_by = replicas;
+        self
+    }
+
     /// Sends the instants of this clock instead of letting Redis read its own. For tests only: two
     /// processes with two clocks would over-admit.
     #[must_use]
@@ -116,9 +131,12 @@ impl RedisBuilder {
     /// address names are read now, and again for every connection.
     pub fn build(self) -> Result<Redis, InvalidSettings> {
         let address = Address::new(&self.url?)?;
+        let resets = Resets::default();
         let settings = Settings {
+            resets: Some(resets.clone()),
             deadline: self.deadline,
             connect_deadline: self.connect_deadline,
+            confirmed_by: self.confirmed_by,
             ..Settings::default()
         };
         if self.secret.as_ref().is_some_and(Secret::is_empty) {
@@ -126,6 +144,9 @@ impl RedisBuilder {
         }
         if self.namespace.contains(['{', '}']) {
             return Err(InvalidSettings::Namespace(self.namespace.into()));
+        }
+        if self.confirmed_by > Self::MOST_REPLICAS {
+            return Err(InvalidSettings::ConfirmedBy(self.confirmed_by));
         }
         let (route, seen) = (Route::new(address, settings), Arc::new(Seen::new()));
         let together = match self.batches {
@@ -144,6 +165,7 @@ impl RedisBuilder {
             batcher,
             slots_apart: self.slots_apart,
             test_clock: self.test_clock,
+            resets,
             enders: Semaphore::new(Unheard::MOST_AT_ONCE).into(),
         })
     }
@@ -161,6 +183,8 @@ pub enum InvalidSettings {
     EmptySecret,
     /// A namespace with a brace: Redis would take its slot from there, and not from the subject.
     Namespace(Box<str>),
+    /// More replicas than anybody has, to confirm every charge.
+    ConfirmedBy(u32),
 }
 
 impl fmt::Display for InvalidSettings {
@@ -173,6 +197,10 @@ impl fmt::Display for InvalidSettings {
             }
             Self::Namespace(namespace) => {
                 write!(f, "the namespace {namespace:?} has a brace; use one without {{ and }}")
+            }
+            Self::ConfirmedBy(replicas) => {
+                let most = RedisBuilder::MOST_REPLICAS;
+                write!(f, "confirmed by {replicas} replicas; use at most {most}, or 0 for none")
             }
         }
     }
@@ -201,13 +229,15 @@ mod tests {
     #[test]
     fn settings_that_nobody_could_have_meant_are_refused() {
         let fine = || Redis::builder("redis://127.0.0.1:1/0");
-        assert!(fine().namespace("a:b").secret("s").build().is_ok());
+        assert!(fine().namespace("a:b").secret("s").confirmed_by(8).build().is_ok());
         for (builder, expected) in [
             (Redis::builder("redis://127.0.0.1:1/-1"), InvalidUrl::Database.into()),
             (Redis::builder("http://127.0.0.1"), InvalidUrl::Scheme.into()),
             (fine().secret(""), InvalidSettings::EmptySecret),
             (fine().namespace("a{b"), InvalidSettings::Namespace("a{b".into())),
             (fine().namespace("}"), InvalidSettings::Namespace("}".into())),
+            (fine().confirmed_by(9), InvalidSettings::ConfirmedBy(9)),
+            (fine().confirmed_by(u32::MAX), InvalidSettings::ConfirmedBy(u32::MAX)),
         ] {
             assert_eq!(builder.build().err(), Some(expected));
         }

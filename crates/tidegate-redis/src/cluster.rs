@@ -23,8 +23,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::address::Place;
+use crate::confirm::{Pool, Witness};
 use crate::dial::Dialer;
-use crate::link::{Fault, LinkError, Settings, after, jittered, race};
+use crate::link::{LinkError, Settings, after, jittered, on_runtime, race};
+use crate::resets::{Life, Resets};
 use crate::slot::Slot;
 use map::{Map, Node};
 use redirect::Turn;
@@ -47,6 +49,10 @@ struct Core {
     map: watch::Sender<Map>,
     /// Somebody has reason to believe that the map is wrong.
     doubt: Notify,
+    /// A node has said that it is.
+    moved: Notify,
+    /// Kept by the Cluster itself: a server that was replaced matters only if it had slots.
+    resets: Resets,
 }
 
 impl Cluster {
@@ -55,9 +61,18 @@ impl Cluster {
     const HOPS: u32 = 8;
 
     /// Starts to look round if this is a Tokio runtime; otherwise the first call does.
-    pub(crate) fn new(seeds: Vec<Place>, dialer: Dialer, settings: Settings) -> Self {
+    pub(crate) fn new(seeds: Vec<Place>, dialer: Dialer, mut settings: Settings) -> Self {
+        let resets = settings.resets.take().unwrap_or_default();
         let map = watch::Sender::new(Map::default());
-        let core = Arc::new(Core { seeds, dialer, settings, map, doubt: Notify::new() });
+        let core = Arc::new(Core {
+            seeds,
+            dialer,
+            settings,
+            map,
+            doubt: Notify::new(),
+            moved: Notify::new(),
+            resets,
+        });
         let cluster = Self(Arc::new(Owner { core, refresher: Mutex::new(None) }));
         cluster.start();
         cluster
@@ -78,23 +93,45 @@ impl Cluster {
         slot: Slot,
         cmd: &Cmd,
     ) -> Result<Value, LinkError> {
-        // Outside of one there is nothing to wait with, and Tokio would panic.
-        if Handle::try_current().is_err() {
-            let what = "not called on a tokio runtime; call it on one with time and io enabled";
-            return Err(LinkError::Down(Fault(what.to_owned()).into()));
-        }
+        self.walk(end, slot, cmd, Way::Shared).await.map(|(value, _)| value)
+    }
+
+    /// The same of a command that writes, and who can confirm what it wrote.
+    pub(crate) async fn write_until(
+        &self,
+        end: Instant,
+        slot: Slot,
+        cmd: &Cmd,
+    ) -> Result<(Value, Option<Witness>), LinkError> {
+        self.walk(end, slot, cmd, Way::Confirmed).await
+    }
+
+    async fn walk(
+        &self,
+        end: Instant,
+        slot: Slot,
+        cmd: &Cmd,
+        way: Way,
+    ) -> Result<(Value, Option<Witness>), LinkError> {
+        on_runtime()?;
         let mut patience = Patience::new(end);
         let mut importer: Option<Arc<Node>> = None;
         loop {
             let asking = importer.is_some();
             let (node, answer) = match importer.take() {
                 Some(node) => {
-                    let answer = node.link.call_asking_until(end, cmd).await;
+                    let answer = match self.pool(&node, way) {
+                        Some(pool) => pool.call_asking_until(end, cmd).await.map(witnessed),
+                        None => node.link.call_asking_until(end, cmd).await.map(unwitnessed),
+                    };
                     (node, answer)
                 }
                 None => {
                     let node = self.owner(end, slot).await?;
-                    let answer = node.link.call_until(end, cmd).await;
+                    let answer = match self.pool(&node, way) {
+                        Some(pool) => pool.call_until(end, cmd).await.map(witnessed),
+                        None => node.link.call_until(end, cmd).await.map(unwitnessed),
+                    };
                     (node, answer)
                 }
             };
@@ -114,12 +151,13 @@ impl Cluster {
             match &turn {
                 Turn::Moved(place) => {
                     self.learn(slot, place);
+                    self.0.core.moved.notify_one();
                     self.doubt();
                 }
                 Turn::Ask(place) => importer = self.node_at(place),
                 Turn::TryAgain => {}
-                Turn::Unsettled => {
-                    node.serves.store(error.code() != Some("CLUSTERDOWN"), Ordering::Relaxed);
+                Turn::Unsettled { serves } => {
+                    node.serves.store(*serves, Ordering::Relaxed);
                     self.doubt();
                 }
                 Turn::Final => return Err(LinkError::Reply(error)),
@@ -136,9 +174,25 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection to the primary of `slot`.
+    fn pool(&self, node: &Node, way: Way) -> Option<Pool> {
+        match way {
+            Way::Shared => None,
+            Way::Confirmed => self.0.core.pool_of(node),
+        }
+    }
+
+    /// How many replicas must have what was written before it counts.
+    pub(crate) fn confirmed_by(&self) -> u32 {
+        self.0.core.settings.confirmed_by
+    }
+
+    /// Waits for a connection to the primary of `slot`, on which one may write.
     pub(crate) async fn ready(&self, end: Instant, slot: Slot) -> Result<(), LinkError> {
-        self.owner(end, slot).await?.link.ready(end).await
+        let node = self.owner(end, slot).await?;
+        match self.pool(&node, Way::Confirmed) {
+            Some(pool) => pool.ready(end).await,
+            None => node.link.ready(end).await,
+        }
     }
 
     /// More than half of the slots are served, as far as is known.
@@ -151,12 +205,24 @@ impl Cluster {
 
     /// What one of the servers should be otherwise, if one should.
     pub(crate) fn warning(&self) -> Option<Arc<str>> {
-        self.0.core.map.borrow().nodes().find_map(|node| node.link.warning())
+        let unconfirmed = |node: &Arc<Node>| node.pool.get()?.as_ref()?.warning();
+        let map = self.0.core.map.borrow();
+        map.nodes().find_map(|node| node.link.warning().or_else(|| unconfirmed(node)))
     }
 
     /// Changes when `slot` has another primary, or that one another connection.
     pub(crate) fn generation(&self, slot: Slot) -> u64 {
         self.0.core.map.borrow().generation(slot)
+    }
+
+    /// Who the primary of `slot` is, if it tells.
+    pub(crate) fn life(&self, slot: Slot) -> Option<Arc<Life>> {
+        self.0.core.map.borrow().owner(slot).ok()?.link.life()
+    }
+
+    /// By which number the primary of `slot` is told apart from others. 0 if there is none.
+    pub(crate) fn number(&self, slot: Slot) -> usize {
+        self.0.core.map.borrow().owner(slot).map_or(0, |node| node.number)
     }
 
     /// The primary of `slot`, as soon as there is a connection to it.
@@ -236,6 +302,23 @@ impl Drop for Owner {
         let refresher = self.refresher.get_mut().unwrap_or_else(PoisonError::into_inner);
         refresher.iter().for_each(AbortHandle::abort);
     }
+}
+
+/// By which connections a command goes.
+#[derive(Clone, Copy)]
+enum Way {
+    /// By the one that all share.
+    Shared,
+    /// By one on which replicas can be asked for what was written.
+    Confirmed,
+}
+
+fn witnessed((value, witness): (Value, Witness)) -> (Value, Option<Witness>) {
+    (value, Some(witness))
+}
+
+fn unwitnessed(value: Value) -> (Value, Option<Witness>) {
+    (value, None)
 }
 
 /// What one call has left of its time and its redirects.

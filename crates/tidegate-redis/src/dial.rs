@@ -40,6 +40,11 @@ impl Dialer {
         Self { login: login.into(), tls: None, listener: None }
     }
 
+    /// The database that it chooses.
+    pub(crate) fn db(&self) -> i64 {
+        self.login.db
+    }
+
     /// The same with another login.
     pub(crate) fn with_login(&self, login: RedisConnectionInfo) -> Self {
         Self { login: login.into(), tls: self.tls.clone(), listener: None }

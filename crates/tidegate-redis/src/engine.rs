@@ -3,20 +3,23 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tidegate::{
     Answer, Call, Charge, Clock, Cost, Decision, Engine, EngineError, Health, HoldId, Inspection,
-    Key, Micros, Op, Refusal, RuleLimit, SystemClock,
+    Key, Micros, Op, Refusal, RuleLimit, Shards, SystemClock,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::across::Asked;
 use crate::batch::Batcher;
+use crate::classify::Meaning;
+use crate::confirm::Witness;
 use crate::keys::{Found, Names, Secret};
 use crate::link::LinkError;
 use crate::reply::{Reply, Unreadable, refusal, unavailable};
 use crate::request::{Beside, Once, Part, Request, check_ttl, word};
+use crate::resets::Resets;
 use crate::route::Route;
 use crate::script::Covers;
 use crate::secret::Agreed;
@@ -36,6 +39,8 @@ pub struct Redis {
     pub(crate) slots_apart: bool,
     /// Whose instants are sent instead of being read by Redis; for tests.
     pub(crate) test_clock: Option<Arc<dyn Clock>>,
+    /// How often the store may have lost what it had counted.
+    pub(crate) resets: Resets,
     /// For the tasks that end holds of which nobody will hear.
     pub(crate) enders: Arc<Semaphore>,
 }
@@ -73,10 +78,15 @@ impl Engine for Redis {
         }))
     }
 
+    fn shards(&self, call: &Call<'_>) -> Shards {
+        self.shards_of(call)
+    }
+
     fn health(&self) -> Health {
         let mut health = Health::up(None, 0);
         health.up = self.route.is_up();
         health.warning = self.route.warning();
+        (health.resets, health.last_reset) = self.resets.told();
         health
     }
 
@@ -199,11 +209,12 @@ impl Redis {
         let mut beside: Vec<Beside> =
             parts.iter().map(|part| request.needs(part).and(seen(part))).collect();
         for _ in 0..ATTEMPTS {
-            let reply = self.evaluate(&request, parts, &beside, guess, until).await?;
+            let (reply, witness) = self.evaluate(&request, parts, &beside, guess, until).await?;
             match reply.number(0)? {
                 0 => guess = Micros::new(reply.natural(1)?),
                 1 | 6 => {
                     self.learn(&request, parts, &reply)?;
+                    self.confirm(&request, parts, &reply, witness, until).await?;
                     return Ok(reply);
                 }
                 7 => {
@@ -215,7 +226,10 @@ impl Redis {
                         *beside = beside.and(reply.missing(place)?);
                     }
                 }
-                _ => return Ok(reply),
+                _ => {
+                    self.confirm(&request, parts, &reply, witness, until).await?;
+                    return Ok(reply);
+                }
             }
         }
         // Nothing was written by any of them.
@@ -251,7 +265,7 @@ impl Redis {
         beside: &[Beside],
         guess: Micros,
         until: Instant,
-    ) -> Result<Reply, EngineError> {
+    ) -> Result<(Reply, Option<Witness>), EngineError> {
         let covers = Covers::of(parts.iter().map(|part| part.limit.limit().algorithm()));
         let script = covers.script();
         let (keys, args) = self.words(request, parts, beside, guess);
@@ -261,16 +275,19 @@ impl Redis {
             cmd
         };
         let slot = Slot::of(&keys[0]);
-        let evalsha = command("EVALSHA", &script.digest);
-        let answer = match self.route.call_until(until, slot, &evalsha).await {
+        let send = async |cmd: Cmd| match request.writes() && request.confirmed {
+            true => self.route.write_until(until, slot, &cmd).await,
+            false => Ok((self.route.call_until(until, slot, &cmd).await?, None)),
+        };
+        let answer = match send(command("EVALSHA", &script.digest)).await {
             // Nothing has run: the server has not seen the script yet.
-            Err(LinkError::Reply(error)) if error.code() == Some("NOSCRIPT") => {
-                self.route.call_until(until, slot, &command("EVAL", &script.text)).await
+            Err(LinkError::Reply(error)) if Meaning::of(&error) == Meaning::NoScript => {
+                send(command("EVAL", &script.text)).await
             }
             answer => answer,
         };
-        let answer = answer.map_err(|error| unavailable(error, request.writes()))?;
-        Reply::new(answer, request.writes())
+        let (answer, witness) = answer.map_err(|error| unavailable(error, request.writes()))?;
+        Ok((Reply::new(answer, request.writes())?, witness))
     }
 
     /// An engine on the same connection, for what outlives a call.
@@ -284,6 +301,7 @@ impl Redis {
             batcher: Arc::clone(&self.batcher),
             slots_apart: self.slots_apart,
             test_clock: self.test_clock.clone(),
+            resets: self.resets.clone(),
             enders: self.enders.clone(),
         }
     }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use redis::{RedisResult, Value, from_redis_value, pipe};
 
-use crate::dial::Connection;
+use crate::address::Place;
+use crate::dial::{Connection, Dialer};
 use crate::link::serves;
+use crate::resets::Life;
 
 /// The oldest version of Redis whose scripts do what ours need.
 const OLDEST: (u64, u64) = (6, 2);
@@ -19,19 +21,24 @@ pub(crate) struct Greeting {
     pub(crate) serves: bool,
     /// It will do, but for this.
     pub(crate) warning: Option<Arc<str>>,
+    /// Who it is, if it tells.
+    pub(crate) life: Option<Arc<Life>>,
 }
 
-/// Asks in one round trip. Only a server that is not Redis, or too old, is an error: one that tells
+/// Enters, and asks in one round trip. Only a server that is not Redis, or too old, is an error: one that tells
 /// nothing, because this user may not ask, is taken as it is.
-pub(crate) async fn greet(mut connection: Connection) -> RedisResult<Greeting> {
+pub(crate) async fn greet(dialer: &Dialer, place: &Place) -> RedisResult<(Connection, Greeting)> {
+    let mut connection = dialer.dial(place).await?;
     let mut questions = pipe();
     questions.cmd("PING");
     // Nobody needs a permission for this one, but before version 6 nobody knew it.
     questions.cmd("HELLO").arg("2");
-    questions.cmd("INFO").arg("server");
-    questions.cmd("INFO").arg("memory");
+    // One by one: before version 7 there is no asking for several.
+    for section in ["server", "memory", "replication", "keyspace"] {
+        questions.cmd("INFO").arg(section);
+    }
     let answers = connection.send_packed_commands(&questions, 0, questions.len()).await?;
-    let [ping, hello, server, memory] = answers.as_slice() else {
+    let [ping, hello, server, memory, replication, keyspace] = answers.as_slice() else {
         return Err(io::Error::other("what answers there is not redis").into());
     };
     let serves = serves(ping)?;
@@ -44,7 +51,10 @@ pub(crate) async fn greet(mut connection: Connection) -> RedisResult<Greeting> {
         let text = format!("redis {version} is older than {major}.{minor}; use a newer one");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text).into());
     }
-    Ok(Greeting { serves, warning: eviction_warning(memory) })
+    // One that still loads does not know what it has.
+    let keyspace = if serves { keyspace } else { &Value::Nil };
+    let life = Life::read(place, dialer.db(), [server, replication, keyspace]).map(Arc::new);
+    Ok((connection, Greeting { serves, warning: eviction_warning(memory), life }))
 }
 
 /// None of another server: their numbers have nothing to do with those of Redis.
@@ -85,7 +95,7 @@ fn eviction_warning(memory: &Value) -> Option<Arc<str>> {
 }
 
 /// A field of what `INFO` answers.
-fn field(info: &Value, name: &str) -> Option<String> {
+pub(crate) fn field(info: &Value, name: &str) -> Option<String> {
     let info = text(info)?;
     let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     value.map(|value| value.trim_end().to_owned())

@@ -10,14 +10,18 @@
 //! - [`RedisUrl`] is what an address says, `address` the same with its files read. `dial` makes a
 //!   connection of it, encrypted by `tls`; `greeting` looks whether the server will do, `link` makes the
 //!   connection again when it is lost, and `route` finds the one whose server has a `slot`. `sentinel` knows where the
-//!   primary is, `cluster` which server has a slot.
+//!   primary is, `cluster` which server has a slot, and `shards` which of them a call asks.
+//! - `classify` says what an error of a server means. `resets` counts how often a server may have lost what it had.
+//!   `confirm` has replicas confirm what was written, if it is to count only then.
 //! - `across` decides calls whose subjects lie in several slots. `unheard` ends holds whose answer nobody got.
 
 mod across;
 mod address;
 mod batch;
 mod builder;
+mod classify;
 mod cluster;
+mod confirm;
 mod dial;
 mod engine;
 mod greeting;
@@ -25,11 +29,13 @@ mod keys;
 mod link;
 mod reply;
 mod request;
+mod resets;
 mod route;
 mod script;
 mod secret;
 mod seen;
 mod sentinel;
+mod shards;
 mod slot;
 mod tls;
 mod unheard;
@@ -40,6 +46,7 @@ mod url;
 #[doc = include_str!("../../../docs/redis.md")]
 #[doc = include_str!("../../../docs/cluster.md")]
 #[doc = include_str!("../../../docs/choosing.md")]
+#[doc = include_str!("../../../docs/reliability.md")]
 pub struct Documentation;
 
 pub use builder::{InvalidSettings, RedisBuilder};

@@ -2,7 +2,10 @@
 //!
 //! A multiplexed connection of the `redis` crate never comes back once it is lost, and knows only
 //! timeouts of its own. Here a supervisor task makes the connection, asks it for a sign of life,
-//! and replaces it; and every call has one deadline round all that it does.
+//! and replaces it; and every call has one deadline round all that it does. `pinned` is for calls that
+//! must come by the same connection, one after the other.
+
+mod pinned;
 
 use std::error::Error;
 use std::fmt;
@@ -15,16 +18,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::Place;
+use crate::classify::Meaning;
 use crate::dial::{Connection, Dialer};
 use crate::greeting::{Greeting, greet};
+use crate::resets::{Life, Resets};
 use crate::sentinel::{self, Watcher};
+
+pub(crate) use pinned::Pinned;
 
 /// How long a [`Link`] waits, and for what.
 #[derive(Clone, Debug)]
@@ -46,6 +53,10 @@ pub(crate) struct Settings {
     /// the server, and a whole fleet that connects again is the last thing that a server needs
     /// after a pause.
     pub(crate) silence: Duration,
+    /// Where the server is made known that has everything, whenever it is met.
+    pub(crate) resets: Option<Resets>,
+    /// How many replicas must have what was charged before it counts; mostly none.
+    pub(crate) confirmed_by: u32,
 }
 
 impl Default for Settings {
@@ -57,6 +68,8 @@ impl Default for Settings {
             backoff: Duration::from_millis(10)..=Duration::from_millis(800),
             idle: Duration::from_secs(2),
             silence: Duration::from_secs(1),
+            resets: None,
+            confirmed_by: 0,
         }
     }
 }
@@ -116,6 +129,17 @@ pub(crate) enum Aim {
     At(Place),
     /// To the primary, wherever it is.
     Primary(Watcher),
+    /// The same, beside a link that keeps the watcher going.
+    Beside(Watcher),
+}
+
+impl Aim {
+    fn watcher(&self) -> Option<&Watcher> {
+        match self {
+            Self::At(_) => None,
+            Self::Primary(watcher) | Self::Beside(watcher) => Some(watcher),
+        }
+    }
 }
 
 impl From<Place> for Aim {
@@ -143,7 +167,9 @@ impl Link {
         let aim = aim.into();
         let to = match &aim {
             Aim::At(place) => format!("redis at {place}"),
-            Aim::Primary(watcher) => format!("the primary of {:?}", watcher.master()),
+            Aim::Primary(watcher) | Aim::Beside(watcher) => {
+                format!("the primary of {:?}", watcher.master())
+            }
         };
         let fault = Fault(format!("not connected to {to} yet; wait a moment")).into();
         let state = watch::Sender::new(State { line: None, generation: 0, fault });
@@ -167,9 +193,7 @@ impl Link {
     /// The answer to `cmd`, one of several perhaps under one deadline. An error inside an array is
     /// part of the answer.
     pub(crate) async fn call_until(&self, end: Instant, cmd: &Cmd) -> Result<Value, LinkError> {
-        let send =
-            |mut connection: Connection| async move { connection.send_packed_command(cmd).await };
-        self.exchange(end, send).await
+        self.exchange(end, |connection| send(connection, cmd)).await
     }
 
     /// The same behind `ASKING`, with nothing of anybody else's in between: for a slot that is on its
@@ -179,18 +203,7 @@ impl Link {
         end: Instant,
         cmd: &Cmd,
     ) -> Result<Value, LinkError> {
-        let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(cmd.clone());
-        let send = |mut connection: Connection| async move {
-            let answers = connection.send_packed_commands(&both, 0, 2).await?;
-            match <[Value; 2]>::try_from(answers) {
-                // Whoever may not ask is told so, and not where the slot was before.
-                Ok([asking @ Value::ServerError(_), Value::ServerError(_)]) => Ok(asking),
-                Ok([_, answer]) => Ok(answer),
-                Err(_) => Err((ErrorKind::ClientError, "not one answer to each command").into()),
-            }
-        };
-        self.exchange(end, send).await
+        self.exchange(end, |connection| send_asking(connection, cmd)).await
     }
 
     /// Waits until something can be sent.
@@ -224,13 +237,20 @@ impl Link {
     where
         F: Future<Output = RedisResult<Value>>,
     {
-        let core = &self.0.core;
-        // Outside of one there is nothing to wait with, and Tokio would panic.
-        if Handle::try_current().is_err() {
-            let what = "not called on a tokio runtime; call it on one with time and io enabled";
-            return Err(LinkError::Down(Fault(what.to_owned()).into()));
-        }
         let line = self.line(end).await?;
+        self.exchange_on(&line, end, send).await
+    }
+
+    async fn exchange_on<F>(
+        &self,
+        line: &Arc<Line>,
+        end: Instant,
+        send: impl FnOnce(Connection) -> F,
+    ) -> Result<Value, LinkError>
+    where
+        F: Future<Output = RedisResult<Value>>,
+    {
+        let core = &self.0.core;
         let Ok(answer) = timeout_at(end, send(line.connection.clone())).await else {
             line.suspicion.notify_one();
             return Err(LinkError::TimedOut);
@@ -241,10 +261,11 @@ impl Link {
         }
         match answer {
             Ok(Value::ServerError(error)) => {
-                if core.follows() && ["READONLY", "MASTERDOWN"].contains(&error.code()) {
-                    core.withdraw(&line, &replica(&line.place));
+                let error: RedisError = error.into();
+                if core.follows() && Meaning::of(&error) == Meaning::Replica {
+                    core.withdraw(line, &replica(&line.place));
                 }
-                Err(LinkError::Reply(Arc::new(error.into())))
+                Err(LinkError::Reply(Arc::new(error)))
             }
             Ok(value) => Ok(value),
             // The redis crate has one error for a connection that ended before and after sending,
@@ -252,7 +273,7 @@ impl Link {
             // finds it before the supervisor wakes.
             Err(error) => {
                 let fault = lost(&line.place, &error);
-                core.withdraw(&line, &fault);
+                core.withdraw(line, &fault);
                 Err(LinkError::Broken(fault))
             }
         }
@@ -269,6 +290,11 @@ impl Link {
         self.0.core.state.borrow().line.as_ref()?.warning.clone()
     }
 
+    /// Who the server of this connection is, if it tells.
+    pub(crate) fn life(&self) -> Option<Arc<Life>> {
+        self.0.core.state.borrow().line.as_ref()?.life.clone()
+    }
+
     /// Waits for a connection.
     #[cfg(test)]
     pub(crate) async fn wait_up(&self, span: Duration) -> Result<(), LinkError> {
@@ -282,6 +308,7 @@ impl Link {
     }
 
     async fn line(&self, deadline: Instant) -> Result<Arc<Line>, LinkError> {
+        on_runtime()?;
         let core = &self.0.core;
         let mut line = core.usable(&core.state.borrow());
         if line.is_none() {
@@ -341,6 +368,7 @@ struct Line {
     /// To any call: a sign of life.
     answers: AtomicU64,
     warning: Option<Arc<str>>,
+    life: Option<Arc<Life>>,
     /// The latest answer was not one of a server that serves nobody.
     serves: AtomicBool,
     /// A call timed out.
@@ -353,6 +381,7 @@ impl Core {
         match &self.aim {
             Aim::At(place) => self.supervise(place).await,
             Aim::Primary(watcher) => race(watcher.run(), self.follow(watcher)).await,
+            Aim::Beside(watcher) => self.follow(watcher).await,
         }
     }
 
@@ -420,10 +449,9 @@ impl Core {
 
     /// None if it is a replica where there should be the primary.
     async fn dial(&self, place: &Place) -> RedisResult<Option<(Connection, Greeting)>> {
-        let connection = self.dialer.dial(place).await?;
         // The kernel accepts for a frozen server, and a handshake may be empty.
-        let greeting = greet(connection.clone()).await?;
-        if let Aim::Primary(watcher) = &self.aim
+        let (connection, greeting) = greet(&self.dialer, place).await?;
+        if let Some(watcher) = self.aim.watcher()
             && !sentinel::is_primary(connection.clone()).await?
         {
             watcher.refute(place);
@@ -444,9 +472,15 @@ impl Core {
             connection,
             answers: AtomicU64::new(0),
             warning: greeting.warning,
+            life: greeting.life,
             serves: AtomicBool::new(greeting.serves),
             suspicion: Notify::new(),
         });
+        if let (Some(resets), Some(life)) = (&self.settings.resets, &line.life)
+            && self.leads_to(place)
+        {
+            resets.meet(life);
+        }
         self.state.send_modify(|state| {
             state.line = Some(Arc::clone(&line));
             state.generation += 1;
@@ -492,11 +526,11 @@ impl Core {
     /// The line, unless the primary has left its place and the supervisor has not woken yet.
     fn usable(&self, state: &State) -> Option<Arc<Line>> {
         let line = state.line.as_ref();
-        let line = line.filter(|line| match &self.aim {
-            Aim::At(_) => true,
-            Aim::Primary(watcher) => watcher.names(&line.place),
-        });
-        line.cloned()
+        line.filter(|line| self.leads_to(&line.place)).cloned()
+    }
+
+    fn leads_to(&self, place: &Place) -> bool {
+        self.aim.watcher().is_none_or(|watcher| watcher.names(place))
     }
 
     /// Keeps calls from `line`, unless it has been replaced already.
@@ -523,12 +557,12 @@ impl Core {
     }
 
     fn follows(&self) -> bool {
-        matches!(self.aim, Aim::Primary(_))
+        self.aim.watcher().is_some()
     }
 
     /// The primary may be somewhere else by now.
     fn doubt(&self) {
-        if let Aim::Primary(watcher) = &self.aim {
+        if let Some(watcher) = self.aim.watcher() {
             watcher.doubt();
         }
     }
@@ -541,6 +575,34 @@ fn lost(place: &Place, error: &RedisError) -> Arc<Fault> {
 fn replica(place: &Place) -> Arc<Fault> {
     let what = format!("redis at {place} is a replica, which decides nothing");
     Fault(what + "; waiting for the sentinels to name the primary").into()
+}
+
+/// Outside of one there is nothing to wait with, and Tokio would panic.
+pub(crate) fn on_runtime() -> Result<(), LinkError> {
+    if Handle::try_current().is_err() {
+        let what = "not called on a tokio runtime; call it on one with time and io enabled";
+        return Err(LinkError::Down(Fault(what.to_owned()).into()));
+    }
+    Ok(())
+}
+
+async fn send(mut connection: Connection, cmd: &Cmd) -> RedisResult<Value> {
+    connection.send_packed_command(cmd).await
+}
+
+async fn send_asking(connection: Connection, cmd: &Cmd) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(cmd.clone());
+    match <[Value; 2]>::try_from(send_all(connection, &both).await?) {
+        // Whoever may not ask is told so, and not where the slot was before.
+        Ok([asking @ Value::ServerError(_), Value::ServerError(_)]) => Ok(asking),
+        Ok([_, answer]) => Ok(answer),
+        Err(_) => Err((ErrorKind::ClientError, "not one answer to each command").into()),
+    }
+}
+
+async fn send_all(mut connection: Connection, cmds: &Pipeline) -> RedisResult<Vec<Value>> {
+    connection.send_packed_commands(cmds, 0, cmds.len()).await
 }
 
 async fn ping(mut connection: Connection) -> RedisResult<bool> {
@@ -559,9 +621,7 @@ pub(crate) fn serves(answer: &Value) -> RedisResult<bool> {
 
 /// Is it the answer of a server that serves nobody, whatever it is asked?
 fn turns_away(answer: &Value) -> bool {
-    const CODES: [&str; 4] = ["NOAUTH", "LOADING", "READONLY", "MASTERDOWN"];
-    let Value::ServerError(error) = answer else { return false };
-    CODES.contains(&error.code())
+    Meaning::of_answer(answer).is_some_and(Meaning::turns_away)
 }
 
 /// The instant `span` from now, or one that is as good as never.

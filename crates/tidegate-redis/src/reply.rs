@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use redis::Value;
 use tidegate::{
-    Call, Cost, Decision, EngineError, HoldId, Inspection, Micros, Refusal, RuleLimit, Source,
-    Standing, Verdict, Wait,
+    Call, Cost, Decision, EngineError, HoldId, Inspection, Micros, Misfit, Refusal, RuleLimit,
+    Source, Standing, Verdict, Wait,
 };
 
+use crate::classify::Meaning;
 use crate::link::LinkError;
 use crate::request::{Beside, Part};
 
@@ -194,11 +195,19 @@ pub(crate) fn refusal(reply: &Reply) -> EngineError {
     }
 }
 
-/// A call that was sent and not answered may have run; one that only reads has changed nothing.
+/// A call that was sent and not answered may have run, and so may one that was answered with an error
+/// that nobody foresaw; one that only reads has changed nothing.
 pub(crate) fn unavailable(error: LinkError, writes: bool) -> EngineError {
-    let ambiguous = matches!(error, LinkError::TimedOut | LinkError::Broken(_)) && writes;
+    let perhaps = match &error {
+        LinkError::Down(_) => false,
+        LinkError::TimedOut | LinkError::Broken(_) => true,
+        LinkError::Reply(reply) if Meaning::of(reply) == Meaning::Misfit => {
+            return EngineError::unavailable(Misfit(Arc::new(error)));
+        }
+        LinkError::Reply(error) => Meaning::of(error).perhaps_done(),
+    };
     let cause = Arc::new(error);
-    if ambiguous { EngineError::Ambiguous(cause) } else { EngineError::Unavailable(cause) }
+    if perhaps && writes { EngineError::Ambiguous(cause) } else { EngineError::Unavailable(cause) }
 }
 
 /// What wrote and cannot be understood has been charged, perhaps.

@@ -103,6 +103,8 @@ pub(crate) struct Request {
     /// The hold that was made under this id, once Redis has asked for it.
     pub(crate) earlier: Option<HoldId>,
     pub(crate) record: String,
+    /// It counts only when replicas have it, where they are asked.
+    pub(crate) confirmed: bool,
 }
 
 /// An id under which a call is done once.
@@ -126,6 +128,7 @@ impl Request {
             once: None,
             earlier: None,
             record: String::new(),
+            confirmed: true,
         }
     }
 

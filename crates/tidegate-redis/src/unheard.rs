@@ -32,12 +32,17 @@ pub(crate) struct End {
 impl End {
     /// Charges nothing, and forgets that there was a hold, if it is that of this record.
     pub(crate) fn drop(id: HoldId, record: String, parts: Vec<Part>) -> Self {
-        Self { request: Request { hold: Some(id), record, ..Request::new("drop") }, parts }
+        Self { request: Request { record, ..Self::request("drop", id) }, parts }
     }
 
     /// Charges what was held; under an id, not twice.
     pub(crate) fn charge(id: HoldId, once: Option<Once>, parts: Vec<Part>) -> Self {
-        Self { request: Request { hold: Some(id), once, ..Request::new("settle") }, parts }
+        Self { request: Request { once, ..Self::request("settle", id) }, parts }
+    }
+
+    /// Replicas need not have it: a hold that they still have is charged at its end, or released.
+    fn request(op: &'static str, id: HoldId) -> Request {
+        Request { hold: Some(id), confirmed: false, ..Request::new(op) }
     }
 
     fn charges(&self) -> bool {
@@ -101,9 +106,16 @@ impl<'a> Unheard<'a> {
             }
         });
         let ended = side_by_side(due.collect()).await;
+        // On one connection, what was sent before has been done before. A hold that is to be confirmed has
+        // gone by another, and may come yet.
+        let in_order = engine.route.confirmed_by() == 0;
         for (end, answer) in self.ends.iter_mut().zip(&ended) {
-            // Done; or there is nothing to end, since what was sent before has been done before.
-            if matches!(answer, Some(Ok(_) | Err(EngineError::Refused(_)))) {
+            let is_over = match answer {
+                Some(Ok(_)) => true,
+                Some(Err(error)) => in_order && error.refusal().is_some(),
+                None => false,
+            };
+            if is_over {
                 *end = None;
             }
         }

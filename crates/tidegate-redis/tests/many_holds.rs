@@ -18,8 +18,9 @@ use tidegate_redis::Redis;
 
 const HOLDS: u64 = 10_000;
 const TTL: Micros = Micros::from_secs(30);
-/// The longest that a script may take, in microseconds of the server's processor.
-const LONGEST: u64 = 5_000;
+/// The longest that a script may take, in microseconds of the server's processor. Most take a tenth of it; a
+/// virtual machine counts what its host took as well.
+const LONGEST: u64 = 10_000;
 
 struct Bench {
     server: Server,
@@ -161,7 +162,7 @@ async fn a_reset_of_many_holds_takes_no_longer_than_it_takes_to_read_them() {
     assert_eq!(after.remaining(), 25_000, "what will be charged stays held");
     let took = std::mem::take(&mut bench.longest);
     writeln!(stderr().lock(), "{HOLDS} holds, a half of which stays, reset: {took} us").unwrap();
-    assert!(took <= 20 * LONGEST, "{took} us");
+    assert!(took <= 10 * LONGEST, "{took} us");
 }
 
 fn holds(server: &Server) -> String {

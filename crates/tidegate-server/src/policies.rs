@@ -248,10 +248,13 @@ impl Policies {
             warn!("{warning}");
         }
         let (now, started) = (&loaded.settings, &self.started_with);
-        if (&now.store, &now.namespace, &now.secret)
-            != (&started.store, &started.namespace, &started.secret)
-        {
-            warn!("store, namespace and secret stay as they are until the server is restarted");
+        let of_store = |s: &Settings| {
+            let where_to = (s.store.clone(), s.namespace.clone(), s.secret.clone());
+            (where_to, s.store_deadline, s.confirmed_by, s.deny_cache)
+        };
+        if of_store(now) != of_store(started) {
+            let what = "store, store_deadline, confirmed_by, deny_cache, namespace and secret";
+            warn!("{what} stay as they are until the server is restarted");
         }
         let set = loaded.rules.iter().filter(|rule| state.runtime.contains_key(&rule.file.name));
         for rule in set {

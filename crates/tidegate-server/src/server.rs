@@ -190,7 +190,7 @@ impl Server {
         let doors = [tokio::spawn(http), workers.handle().spawn(resp)];
         tokio::select! {
             () = shutdown => {}
-            () = store.tell(|| asked.health()) => {}
+            () = store.tell(|| asked.health(), || asked.metrics().store_errors()) => {}
         }
         info!("draining: no new connections, open ones are answered");
         drainer.begin();

@@ -5,7 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{DenyCache, Engine, Fallback, Health, Lease, Memory, StoreEvent};
+use tidegate::{
+    Breaker, BreakerEvent, DenyCache, Engine, Fallback, Health, Lease, Memory, StoreEvent,
+};
 use tidegate_redis::{InvalidSettings, InvalidUrl, RedisBuilder, RedisUrl};
 use tracing::{info, warn};
 
@@ -56,8 +58,14 @@ impl Store {
         self.0 != Kind::Memory
     }
 
-    /// The engine on this store, for whoever asks all the time: it remembers denials, borrows permits for
-    /// rules that allow it, and knows what each rule says for the time when the store does not answer.
+    /// Do parts of it fail by themselves?
+    fn has_shards(&self) -> bool {
+        self.to_string().split("://").next().is_some_and(|scheme| scheme.ends_with("-cluster"))
+    }
+
+    /// The engine on this store, for whoever asks all the time: it leaves a store alone that does not answer,
+    /// remembers denials, borrows permits for rules that allow it, and knows what each rule says for the time
+    /// when the store does not answer.
     pub fn engine_with_layers(
         &self,
         settings: &Settings,
@@ -67,30 +75,46 @@ impl Store {
         if !self.may_be_gone() {
             return Ok(Layers { engine, lease: None });
         }
+        engine = Arc::new(self.guarded(engine, metrics.clone()));
         if settings.deny_cache {
             engine = Arc::new(DenyCache::new(engine));
         }
         let lease = Arc::new(Lease::new(engine));
-        let (metrics, store) = (metrics.clone(), self.to_string());
-        let engine = Arc::new(Fallback::new(lease.clone()).watched_by(move |event| match event {
-            StoreEvent::NoAnswer { error, first, covered } => {
-                // What nobody answers is counted by whoever asked.
-                if covered {
-                    metrics.count_store_error(error);
-                }
-                if first {
-                    warn!(store, %error, "no answer from the store, rules go by on_store_failure");
-                }
+        let metrics = metrics.clone();
+        let engine = Fallback::new(lease.clone()).watched_by(move |event| {
+            // What nobody answers is counted by whoever asked.
+            if let StoreEvent::NoAnswer { error, covered: true } = event {
+                metrics.count_store_error(error);
             }
-            StoreEvent::Back => info!(store, "the store answers again"),
-            _ => {}
-        }));
-        Ok(Layers { engine, lease: Some(lease) })
+        });
+        Ok(Layers { engine: Arc::new(engine), lease: Some(lease) })
     }
 
-    /// Logs that there is no connection, if there is none soon; and what the store should be otherwise,
-    /// when that appears. Never completes.
-    pub(crate) async fn tell(&self, health: impl Fn() -> Health) {
+    /// Tells in the log when it is left alone, and when it answers again.
+    fn guarded(&self, engine: Arc<dyn Engine>, metrics: Arc<Metrics>) -> Breaker<Arc<dyn Engine>> {
+        let (store, has_shards) = (self.to_string(), self.has_shards());
+        Breaker::new(engine).watched_by(move |event| match event {
+            BreakerEvent::Opened { shard, error, .. } => {
+                metrics.count_breaker_opened();
+                let shard = has_shards.then_some(shard);
+                warn!(store, shard, %error, "no answers from the store, rules go by on_store_failure");
+            }
+            BreakerEvent::Closed { shard, after, .. } => {
+                let (shard, after) = (has_shards.then_some(shard), after.as_millis() as u64);
+                info!(store, shard, open_ms = after, "the store answers again");
+            }
+            BreakerEvent::Forgotten { shard, after, .. } => {
+                let (shard, after) = (has_shards.then_some(shard), after.as_millis() as u64);
+                info!(store, shard, open_ms = after, "nobody has asked the store for a while");
+            }
+            _ => {}
+        })
+    }
+
+    /// Logs that there is no connection, if there is none soon; and what the store should be otherwise, and
+    /// that it may have lost what it had counted, when that appears; and each minute that calls had no answer,
+    /// which need not be enough to leave it alone. Never completes.
+    pub(crate) async fn tell(&self, health: impl Fn() -> Health, unanswered: impl Fn() -> u64) {
         if !self.may_be_gone() {
             return std::future::pending().await;
         }
@@ -98,12 +122,18 @@ impl Store {
         if !health().up {
             warn!(store = %self, "no connection to the store yet, rules go by on_store_failure");
         }
-        let mut told = None;
+        let mut told = Told::default();
         loop {
-            let warning = health().warning;
-            if let Some(text) = warning.filter(|text| told.as_ref() != Some(text)) {
-                warn!(store = %self, warning = %text, "the store is not set up as it should be");
-                told = Some(text);
+            let health = health();
+            if let Some(warning) = told.new_warning(&health) {
+                warn!(store = %self, %warning, "the store is not set up as it should be");
+            }
+            if let Some(what) = told.new_reset(&health) {
+                let resets = health.resets;
+                warn!(store = %self, %what, resets, "the store may have lost what it had counted");
+            }
+            if let Some(calls) = told.new_unanswered(unanswered()) {
+                warn!(store = %self, calls, "calls of the last minute had no answer from the store");
             }
             tokio::time::sleep(Self::LOOK_PAUSE).await;
         }
@@ -132,7 +162,11 @@ impl Store {
             Kind::Memory => return Ok(Arc::new(Memory::default())),
             Kind::Redis(url) => url,
         };
-        let mut builder = set(url.as_ref().clone().builder());
+        let mut builder = url.as_ref().clone().builder().confirmed_by(settings.confirmed_by);
+        if let Some(deadline) = settings.store_deadline {
+            builder = builder.deadline(deadline);
+        }
+        builder = set(builder);
         if let Some(namespace) = &settings.namespace {
             builder = builder.namespace(namespace);
         }
@@ -141,6 +175,41 @@ impl Store {
             builder = builder.secret(secret);
         }
         Ok(Arc::new(builder.build()?))
+    }
+}
+
+/// What has been told about a store.
+#[derive(Default)]
+struct Told {
+    warning: Option<Arc<str>>,
+    resets: u64,
+    unanswered: u64,
+    /// How often it was looked since that was told.
+    looks: u32,
+}
+
+impl Told {
+    /// How many more there are, each minute.
+    fn new_unanswered(&mut self, calls: u64) -> Option<u64> {
+        const LOOKS: u32 = 60;
+        self.looks += 1;
+        if self.looks < LOOKS {
+            return None;
+        }
+        self.looks = 0;
+        let more = calls - std::mem::replace(&mut self.unanswered, calls);
+        (more > 0).then_some(more)
+    }
+
+    fn new_warning(&mut self, health: &Health) -> Option<Arc<str>> {
+        let warning = health.warning.clone().filter(|text| self.warning.as_ref() != Some(text))?;
+        self.warning = Some(warning.clone());
+        Some(warning)
+    }
+
+    fn new_reset(&mut self, health: &Health) -> Option<Arc<str>> {
+        let is_new = health.resets > std::mem::replace(&mut self.resets, health.resets);
+        is_new.then(|| health.last_reset.clone().unwrap_or_else(|| "not known how".into()))
     }
 }
 
@@ -220,6 +289,38 @@ mod tests {
         ] {
             let store = text.parse::<Store>().unwrap();
             assert_eq!((store.to_string(), format!("{store:?}")), (shown.into(), shown.into()));
+        }
+    }
+
+    #[test]
+    fn only_a_cluster_fails_in_parts() {
+        for (text, expected) in [
+            ("memory", false),
+            ("redis://a-cluster", false),
+            ("redis-sentinel://a,b/c-cluster", false),
+            ("redis-cluster://a,b", true),
+            ("rediss-cluster://a,b", true),
+        ] {
+            assert_eq!(text.parse::<Store>().unwrap().has_shards(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn warnings_and_resets_are_told_when_they_are_new() {
+        let mut told = Told::default();
+        let mut health = Health::up(None, 0);
+        for (warning, resets, last, expected) in [
+            (None, 0, None, (None, None)),
+            (Some("w"), 1, Some("x"), (Some("w"), Some("x"))),
+            (Some("w"), 1, Some("x"), (None, None)),
+            (None, 2, Some("x"), (None, Some("x"))),
+            (Some("w"), 2, Some("x"), (None, None)),
+            (Some("v"), 5, None, (Some("v"), Some("not known how"))),
+        ] {
+            health.warning = warning.map(Arc::from);
+            (health.resets, health.last_reset) = (resets, last.map(Arc::from));
+            let news = (told.new_warning(&health), told.new_reset(&health));
+            assert_eq!((news.0.as_deref(), news.1.as_deref()), expected);
         }
     }
 

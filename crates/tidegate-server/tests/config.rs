@@ -183,8 +183,8 @@ fn a_bad_include_is_told_where_it_stands() {
         world.problems(),
         "a.yaml:1:1: adhoc belongs in the main file; an included one has rules, defaults and include\n  \
          adhoc: true\n  ^^^^^\n\
-         a.yaml:2:1: unknown field \"foo\"; use adhoc, defaults, deny_cache, fallback_ratio, include, namespace, \
-         on_store_failure, retry_jitter, rules, secret, store, tls or trusted_proxies\n  foo: 1\n  ^^^"
+         a.yaml:2:1: unknown field \"foo\"; use adhoc, confirmed_by, defaults, deny_cache, fallback_ratio, include, namespace, \
+         on_store_failure, retry_jitter, rules, secret, store, store_deadline, tls or trusted_proxies\n  foo: 1\n  ^^^"
     );
 }
 

@@ -332,6 +332,18 @@ policy.yaml:4:53: a share is above 0 and at most 1; write one like 0.5
 "#,
     ),
     (
+        "more replicas than anybody has",
+        r#"confirmed_by: 9
+rules:
+  - { name: api, limits: ["5/min"] }
+"#,
+        r"
+policy.yaml:1:15: 9 replicas; use at most 8, or 0 for none
+  confirmed_by: 9
+                ^
+",
+    ),
+    (
         "tls is refused",
         r#"tls: { cert: f.pem, key: k.pem }
 rules:
@@ -463,6 +475,26 @@ policy.yaml:2:12: not a namespace; use 1 to 64 of A-Z a-z 0-9 _ . : -
   namespace: "a b"
              ^^^^^
 "#,
+    ),
+    (
+        "a deadline that is none",
+        r"store_deadline: 25
+",
+        r#"
+policy.yaml:1:17: no unit after "25"; use us, ms, s, min, h, d, w or month
+  store_deadline: 25
+                  ^^
+"#,
+    ),
+    (
+        "a deadline that is too long",
+        r"store_deadline: 2m
+",
+        r"
+policy.yaml:1:17: too short or too long; use 1ms to 60s, such as 25ms
+  store_deadline: 2m
+                  ^^
+",
     ),
     (
         "a list of something else",

@@ -321,13 +321,16 @@ fn without_a_store_what_no_rule_can_answer_alone_is_503_and_says_so() {
     let arguments = ["--config", file.to_str().unwrap(), "--store", "redis://127.0.0.1:1"];
     let mut server = Server::start(&arguments, &[("TIDEGATE_ADMIN_TOKEN", "admin")]);
     let token = [("x-tidegate-token", "admin")];
-    for body in [r#"{"rule":"five","key":"k"}"#, r#"{"rule":"five","key":"k","cost":0}"#] {
-        let response = server.request("POST", "/v1/check", &token, body);
+    for (path, body) in [
+        ("/v1/check", r#"{"rule":"five","key":"k"}"#),
+        ("/v1/check", r#"{"rule":"five","key":"k","cost":0}"#),
+        ("/v1/reserve", r#"{"rule":"five","key":"k"}"#),
+    ] {
+        let response = server.request("POST", path, &token, body);
         assert_eq!((response.status, &response.json()["source"]), (200, &json!("fallback")));
     }
     for (method, path, body) in [
         ("POST", "/v1/refund", r#"{"rule":"five","key":"k"}"#),
-        ("POST", "/v1/reserve", r#"{"rule":"five","key":"k"}"#),
         ("POST", "/v1/commit", r#"{"reservation":"00000000000000000000000000000000"}"#),
         ("GET", "/v1/keys/five/k", ""),
         ("DELETE", "/v1/keys/five/k", ""),

@@ -58,8 +58,16 @@ fn without_redis_it_starts_and_becomes_ready_when_redis_comes() {
         assert!(answers.iter().all(|answer| answer.json()["source"] == "fallback"), "{rule}");
     }
     let check = json!({ "rule": "shared", "key": "k" });
-    assert_eq!(server.post("/v1/reserve", &check).status, 503, "nobody else knows of it");
-    server.expect_logged("no answer from the store, rules go by on_store_failure", 1);
+    for (rule, key, status) in [("shared", "k", 429), ("closed", "k", 429), ("shared", "r", 200)] {
+        let check = json!({ "rule": rule, "key": key });
+        let reserved = server.post("/v1/reserve", &check);
+        assert_eq!((reserved.status, &reserved.json()["source"]), (status, &json!("fallback")));
+    }
+    let here = server.post("/v1/reserve", &json!({ "rule": "shared", "key": "r" })).json();
+    let open = server.post("/v1/reserve", &json!({ "rule": "open", "key": "r" })).json();
+    let ready = server.get("/readyz").json();
+    assert_eq!(ready["store"]["circuit"], "open");
+    server.expect_logged("no answers from the store, rules go by on_store_failure", 1);
 
     redis.restart();
     let ready = || (server.get("/readyz").status == 200).then_some(());
@@ -74,6 +82,24 @@ fn without_redis_it_starts_and_becomes_ready_when_redis_comes() {
     let answer = wait_until(by_redis).expect("it answers");
     assert_eq!((answer.status, &answer.json()["remaining"]), (200, &json!(9)));
     assert_ne!(redis.cli(&["DBSIZE"]), "0", "it counts there");
+    // What was reserved meanwhile is settled by whoever made it.
+    for reserved in [here, open] {
+        let commit = json!({ "reservation": reserved["reservation"], "cost": 1 });
+        let settled = server.post("/v1/commit", &commit);
+        assert_eq!((settled.status, &settled.json()["source"]), (200, &json!("fallback")));
+    }
+    let closed = || (server.metric("tidegate_breaker_state") == Some(0.0)).then_some(());
+    let ask = || drop(server.post("/v1/check", &check));
+    wait_until(|| {
+        closed().or_else(|| {
+            ask();
+            None
+        })
+    })
+    .expect("a few good answers are enough");
+    server.expect_logged("the store answers again", 1);
+    assert_eq!(server.metric("tidegate_breaker_opened_total"), Some(1.0));
+    assert_eq!(server.get("/readyz").json()["store"]["circuit"], "closed");
 }
 
 #[test]

@@ -269,7 +269,8 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
 }
 
 /// What is answered by each rule's `on_store_failure`.
-const ANSWERED_ALONE: [&str; 4] = ["/v1/authorize", "/v1/check", "/v1/explain", "/v1/record"];
+const ANSWERED_ALONE: [&str; 5] =
+    ["/v1/authorize", "/v1/check", "/v1/explain", "/v1/record", "/v1/reserve"];
 
 /// Every status of every operation, but for 408, which takes its time, and for 503 where each rule
 /// answers for itself while the store is gone: only a memory without room gives no answer there.

@@ -451,7 +451,17 @@ fn maps_are_lists_of_pairs_in_the_second_protocol() {
     let keys: Vec<_> = info.items().iter().step_by(2).map(Reply::text).collect();
     assert_eq!(
         keys,
-        ["version", "rules", "store_up", "tracked_keys", "memory_bytes", "store_warning"]
+        [
+            "version",
+            "rules",
+            "store_up",
+            "tracked_keys",
+            "memory_bytes",
+            "store_warning",
+            "store_circuit",
+            "store_resets",
+            "store_last_reset"
+        ]
     );
     let version = env!("CARGO_PKG_VERSION");
     let known = format!("[{version}, 7, 1, 0]");

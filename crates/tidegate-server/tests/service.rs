@@ -455,6 +455,8 @@ fn the_metrics_have_the_names_that_dashboards_know() {
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
         .collect();
     let known = [
+        "tidegate_breaker_opened_total",
+        "tidegate_breaker_state",
         "tidegate_build_info",
         "tidegate_check_duration_seconds",
         "tidegate_checks_total",
@@ -467,6 +469,7 @@ fn the_metrics_have_the_names_that_dashboards_know() {
         "tidegate_memory_bytes",
         "tidegate_shadow_denied_total",
         "tidegate_store_errors_total",
+        "tidegate_store_resets_total",
         "tidegate_store_up",
         "tidegate_tracked_keys",
     ];

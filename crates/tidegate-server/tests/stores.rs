@@ -97,6 +97,23 @@ fn a_denial_is_remembered_unless_the_policy_says_otherwise() {
     }
 }
 
+/// Where there is no replica, nothing is confirmed, and nobody passes.
+#[test]
+fn a_charge_that_replicas_are_to_confirm_goes_by_the_policy_if_they_do_not() {
+    let redis = RedisServer::start();
+    let folder = support::Folder::new();
+    let policy = "confirmed_by: 1\non_store_failure: deny\nrules: [{ name: api, limits: [9/h] }]\n";
+    let file = folder.write("policy.yaml", &format!("store: {}\n{policy}", redis.url()));
+    let server = Server::start(&["--config", file.to_str().unwrap()], &[]);
+    support::wait_until(|| (server.get("/readyz").status == 200).then_some(()));
+    let body = serde_json::json!({ "rule": "api", "key": "k" });
+    let denied = server.post("/v1/check", &body);
+    assert_ne!(denied.status, 200, "{}", denied.body);
+    let health = server.health_when(|health| !health["store"]["warning"].is_null());
+    let warning = health["store"]["warning"].as_str().unwrap();
+    assert!(warning.contains("1 replica"), "{warning}");
+}
+
 /// What a server has borrowed it spends by itself, and when it ends the store knows of all of it.
 #[test]
 fn a_rule_with_a_lease_is_decided_here_and_charged_there() {

@@ -10,7 +10,7 @@ use tidegate_core::{Algorithm, Cost, Micros, Verdict, Wait};
 use crate::fingerprint::fingerprint;
 use crate::{
     Answer, Call, Charge, Clock, Decision, Engine, EngineError, Health, Inspection, Key, Op,
-    RuleLimit, Source,
+    RuleLimit, Shards, Source,
 };
 
 /// An engine around another that remembers denials: whoever is denied and asks again at once is told so
@@ -262,6 +262,10 @@ impl<E: Engine> Engine for DenyCache<E> {
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
         self.store.inspect(limit, key)
+    }
+
+    fn shards(&self, call: &Call<'_>) -> Shards {
+        self.store.shards(call)
     }
 
     fn health(&self) -> Health {

@@ -36,6 +36,11 @@ pub trait Engine: Send + Sync + 'static {
     /// What is known about one key under one limit. Charges nothing.
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection>;
 
+    /// Which shards of the store a call asks. They fail apart from each other.
+    fn shards(&self, _call: &Call<'_>) -> Shards {
+        Shards::ONE
+    }
+
     /// How the engine is.
     fn health(&self) -> Health;
 
@@ -54,6 +59,10 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
         (**self).inspect(limit, key)
+    }
+
+    fn shards(&self, call: &Call<'_>) -> Shards {
+        (**self).shards(call)
     }
 
     fn health(&self) -> Health {
@@ -113,6 +122,59 @@ pub struct Inspection {
     pub shared: bool,
 }
 
+/// Shards of a store, by number. More than [`MOST`](Self::MOST) of them share numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shards(u64);
+
+impl Shards {
+    /// How many are told apart.
+    pub const MOST: usize = 64;
+
+    /// The only one of a store that fails as a whole.
+    pub const ONE: Self = Self(1);
+
+    /// No shard, for a call that is never sent.
+    pub const NONE: Self = Self(0);
+
+    /// With shard `number` too.
+    #[must_use]
+    pub const fn and(self, number: usize) -> Self {
+        Self(self.0 | 1 << (number % Self::MOST))
+    }
+
+    /// Their numbers, each below [`MOST`](Self::MOST).
+    pub fn numbers(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let number = left.trailing_zeros() as usize;
+            left &= left.checked_sub(1)?;
+            Some(number)
+        })
+    }
+}
+
+/// Whether calls go to a store that has failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Circuit {
+    /// They do.
+    Closed,
+    /// One at a time, to see whether it answers again.
+    HalfOpen,
+    /// They do not.
+    Open,
+}
+
+impl Circuit {
+    /// The word for it in what is told about a server.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half-open",
+            Self::Open => "open",
+        }
+    }
+}
+
 /// How an engine is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -127,12 +189,28 @@ pub struct Health {
     pub warning: Option<Arc<str>>,
     /// Permits that this process has borrowed and not spent, by rule.
     pub lent: BTreeMap<String, u64>,
+    /// How often the store may have lost what it had counted: another server took its place, or it
+    /// came back empty.
+    pub resets: u64,
+    /// What happened the last time, for a log.
+    pub last_reset: Option<Arc<str>>,
+    /// Of the shard that is worst off; `None` if nobody guards the store.
+    pub circuit: Option<Circuit>,
 }
 
 impl Health {
     /// An engine that answers, with `tracked_keys` in `memory_bytes`.
     pub fn up(tracked_keys: Option<u64>, memory_bytes: u64) -> Self {
-        Self { up: true, tracked_keys, memory_bytes, warning: None, lent: BTreeMap::new() }
+        Self {
+            up: true,
+            tracked_keys,
+            memory_bytes,
+            warning: None,
+            lent: BTreeMap::new(),
+            resets: 0,
+            last_reset: None,
+            circuit: None,
+        }
     }
 }
 
@@ -154,12 +232,37 @@ impl EngineError {
         Self::Unavailable(Arc::new(cause))
     }
 
+    /// The store has answered, and what is wrong is the call or what lies under its keys: a refusal, or a
+    /// [`Misfit`]. It says nothing against the store.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            Self::Unavailable(cause) | Self::Ambiguous(cause) => cause.is::<Misfit>(),
+        }
+    }
+
     /// The refusal, if it is one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
             Self::Unavailable(_) | Self::Ambiguous(_) => None,
         }
+    }
+}
+
+/// What lies under a key is not what it should be, says a store that is well otherwise.
+#[derive(Clone, Debug)]
+pub struct Misfit(pub Arc<dyn Error + Send + Sync>);
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Misfit {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
     }
 }
 

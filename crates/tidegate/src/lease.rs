@@ -26,7 +26,7 @@ use self::account::Chores;
 use self::lender::{Lender, id_of};
 use crate::{
     Answer, Call, Charge, Clock, Decision, Engine, EngineError, Health, HoldId, Inspection, Key,
-    Op, RuleLimit, Source,
+    Op, RuleLimit, Shards, Source,
 };
 
 /// An engine around another that borrows permits and decides by itself: whoever asks about a key that is
@@ -181,13 +181,14 @@ impl<E: Engine> Lease<E> {
             .any(|c| busy(c) == Some(true))
     }
 
-    /// Settles what is borrowed for the charges of a call before the store is asked.
+    /// Settles what is borrowed for the charges of a call before the store is asked. A store that does not
+    /// answer to the one is still asked the other: whoever waits, waits for a few answers and not for more tries.
     async fn settle_first(&self, call: Call<'_>) -> Result<Decision, EngineError> {
         let mut chores = Chores::default();
         for charge in call.charges {
             self.lender.book.with(id_of(charge), |account| account.close(&mut chores));
         }
-        self.lender.settle_all(chores).await;
+        self.lender.tell_all(chores).await;
         self.lender.store.decide(call).await
     }
 }
@@ -240,6 +241,10 @@ impl<E: Engine> Engine for Lease<E> {
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
         self.lender.store.inspect(limit, key)
+    }
+
+    fn shards(&self, call: &Call<'_>) -> Shards {
+        self.lender.store.shards(call)
     }
 
     fn health(&self) -> Health {

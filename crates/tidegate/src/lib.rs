@@ -10,7 +10,8 @@
 //! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
 //!   the engine inside the process.
 //! - [`Fallback`] is the engine around another that answers when that one does not. [`DenyCache`] remembers
-//!   denials; [`Lease`] borrows permits and decides by itself.
+//!   denials; [`Lease`] borrows permits and decides by itself; [`Breaker`] leaves a store alone that does not
+//!   answer.
 //! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
 //! - `rate_limit` (feature `macros`) puts a limit on an async function.
 //! - `conformance` (a feature) holds any engine to the same claims.
@@ -18,6 +19,7 @@
 #![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
 
 mod address;
+mod breaker;
 mod calendar;
 mod call;
 mod clock;
@@ -42,11 +44,14 @@ mod sync;
 pub struct Readme;
 
 pub use address::{Client, InvalidNetwork, Network};
+pub use breaker::{Breaker, BreakerEvent};
 pub use call::{Call, CallId, Charge, HoldId, Op};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use decision::{Decision, Details, Source};
 pub use deny_cache::DenyCache;
-pub use engine::{Answer, Engine, EngineError, Health, Inspection, Refusal};
+pub use engine::{
+    Answer, Circuit, Engine, EngineError, Health, Inspection, Misfit, Refusal, Shards,
+};
 pub use fallback::{Fallback, StoreEvent};
 pub use key::Key;
 pub use lease::Lease;

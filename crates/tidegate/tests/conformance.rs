@@ -25,3 +25,9 @@ async fn a_lease_of_nothing_keeps_every_claim() {
     let memory = |clock| tidegate::Memory::builder().clock(clock).build();
     tidegate::conformance::run(|clock| tidegate::Lease::new(memory(clock))).await;
 }
+
+#[tokio::test]
+async fn a_breaker_around_a_store_that_answers_keeps_every_claim() {
+    let memory = |clock| tidegate::Memory::builder().clock(clock).build();
+    tidegate::conformance::run(|clock| tidegate::Breaker::new(memory(clock))).await;
+}

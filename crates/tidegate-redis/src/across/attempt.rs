@@ -12,7 +12,9 @@ use tidegate::{Decision, EngineError, Op, Refusal};
 use tokio::time::Instant;
 
 use super::verdicts::Verdicts;
-use super::{Asked, Role, Unit, all_ended, not_ended, perhaps, side_by_side, worse};
+use super::{
+    Asked, Role, Unit, all_ended, leaving_time_to_drop, not_ended, perhaps, side_by_side, worse,
+};
 use crate::engine::Redis;
 use crate::keys::Secret;
 use crate::reply::{Reply, refusal};
@@ -22,6 +24,8 @@ use crate::unheard::Unheard;
 pub(super) struct Attempt<'a> {
     engine: &'a Redis,
     until: Instant,
+    /// Until when slots are asked to take anything.
+    soon: Instant,
     /// The id, in the slots of `units`.
     ids: Vec<Once>,
     home: Unit,
@@ -80,8 +84,8 @@ impl<'a> Attempt<'a> {
         }
         let unheard = Unheard::new(engine, vec![None; units.len()]);
         let shares = Vec::new();
-        let until = asked.until;
-        Ok(Self { engine, until, ids, home, holds, units, shares, unheard, verdicts })
+        let (until, soon) = (asked.until, leaving_time_to_drop(asked.until));
+        Ok(Self { engine, until, soon, ids, home, holds, units, shares, unheard, verdicts })
     }
 
     /// No decision if another attempt is under way.
@@ -96,7 +100,7 @@ impl<'a> Attempt<'a> {
         // From here on it may be decided: what is held stays, and is charged at its end.
         self.unheard.leave();
         let Unit { request, parts, .. } = &self.home;
-        match self.engine.ask(request.clone(), parts, self.until).await {
+        match self.engine.ask(request.clone(), parts, self.soon).await {
             Err(error @ EngineError::Ambiguous(_)) => Err(error),
             Err(error) => self.stop(Stop::Failed(error)).await,
             // Somebody else has made it meanwhile.
@@ -119,12 +123,12 @@ impl<'a> Attempt<'a> {
 
     /// Holds some of the units.
     async fn hold(&mut self, range: Range<usize>) -> Result<Option<Stop>, EngineError> {
-        let (engine, until) = (self.engine, self.until);
+        let (engine, soon) = (self.engine, self.soon);
         for place in range.clone() {
             self.unheard.set(place, self.units[place].end());
         }
         let asks = self.units[range.clone()].iter();
-        let asks = asks.map(|unit| engine.converse(unit.request.clone(), &unit.parts, until));
+        let asks = asks.map(|unit| engine.converse(unit.request.clone(), &unit.parts, soon));
         let answers = side_by_side(asks.collect()).await;
         let (mut failed, mut busy, mut denied) = (None, false, false);
         for (place, answer) in range.zip(answers) {

@@ -111,6 +111,8 @@ impl Redis {
         let answers = self.ask_all(&units, asked.until).await;
         let replies = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         if replies[0].repeats()? {
+            // What lies in other slots was held and confirmed before that.
+            self.confirm_once(once, asked.until).await?;
             let mut decision = merge(asked, &units, &replies)?;
             decision.details_mut().hold =
                 replies[0].id(4).filter(|_| holds).map(|id| id.at(once.at.0));

@@ -3,11 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tidegate::EngineError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::said::Said;
+use super::said::Answers;
 use super::{Check, Together, Told, Waiting};
 use crate::link::{Fault, LinkError};
 use crate::request::Beside;
@@ -84,7 +83,7 @@ impl Batch {
     }
 
     fn add(&mut self, waiting: Waiting, joins: Option<usize>) {
-        let Waiting { check, until, answer } = waiting;
+        let Waiting { check, until, answer, .. } = waiting;
         self.callers += 1;
         if let Some(group) = joins.and_then(|place| self.groups.get_mut(place)) {
             group.callers.push(answer);
@@ -111,12 +110,23 @@ impl Batch {
         self.groups.first().map_or_else(|| Slot::of(""), |group| group.check.slot())
     }
 
+    /// Tells those who are not admitted: they need not wait for anybody.
+    pub(super) fn tell_denied(&mut self, answers: &Answers) {
+        for (place, group) in self.groups.iter_mut().enumerate() {
+            let admitted = answers.admitted(place).min(group.callers.len());
+            let denied = group.callers.drain(admitted..);
+            for (nth, caller) in (admitted as u64 + 1..).zip(denied) {
+                let _ = caller.send(answers.told(place, nth));
+            }
+        }
+    }
+
     /// Tells every caller what was said about his check.
-    pub(super) fn tell(self, told: Vec<Result<Arc<Said>, EngineError>>) {
-        for (group, said) in self.groups.into_iter().zip(told) {
+    pub(super) fn tell(self, answers: &Answers) {
+        for (place, group) in self.groups.into_iter().enumerate() {
             for (nth, caller) in (1..).zip(group.callers) {
                 // Whoever has gone needs no answer.
-                let _ = caller.send(said.clone().map(|said| (said, nth)));
+                let _ = caller.send(answers.told(place, nth));
             }
         }
     }

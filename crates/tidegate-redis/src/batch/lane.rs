@@ -44,6 +44,8 @@ pub(super) enum Arrival {
     Next(TurnId),
     /// He waits.
     Later,
+    /// He is sent home: there are too many. Somebody is to send those who wait, if there is a turn.
+    Never(Option<TurnId>),
 }
 
 /// Names a turn.
@@ -58,7 +60,7 @@ impl Lanes {
         &self,
         lane: u64,
         until: Instant,
-        waiting: impl FnOnce() -> Waiting,
+        waiting: impl FnOnce() -> Option<Waiting>,
     ) -> Arrival {
         let mut lanes = self.lock();
         let found = lanes.entry(lane).or_default();
@@ -67,7 +69,8 @@ impl Lanes {
             found.turns.retain(|turn| now < turn.until);
         }
         if found.turns.len() >= IN_FLIGHT {
-            found.queue.push_back(waiting());
+            let Some(waiting) = waiting() else { return Arrival::Never(None) };
+            found.queue.push_back(waiting);
             return Arrival::Later;
         }
         let turn = TurnId { lane, id: self.turns.fetch_add(1, Ordering::Relaxed) };
@@ -75,7 +78,8 @@ impl Lanes {
         if found.queue.is_empty() {
             return Arrival::Now(turn);
         }
-        found.queue.push_back(waiting());
+        let Some(waiting) = waiting() else { return Arrival::Never(Some(turn)) };
+        found.queue.push_back(waiting);
         Arrival::Next(turn)
     }
 
@@ -207,10 +211,10 @@ impl Sending {
         if let Err(why) = batcher.route.ready(until, slot).await {
             return batcher.lanes.dismiss(self.turn, &why);
         }
-        let batch = batcher.lanes.next(self.turn, batcher.together);
+        let mut batch = batcher.lanes.next(self.turn, batcher.together);
         if let Some(until) = batch.until() {
-            let told = batcher.evaluate(&batch, until).await;
-            batch.tell(told);
+            let answers = batcher.evaluate(&mut batch, until).await;
+            batch.tell(&answers);
         }
     }
 }

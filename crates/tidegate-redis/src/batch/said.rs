@@ -5,11 +5,48 @@ use std::sync::Arc;
 use redis::Value;
 use tidegate::{Call, Decision, EngineError, Micros, Source, Verdict, Wait};
 
+use super::Told;
 use super::form::Group;
 use crate::link::LinkError;
-use crate::reply::{unavailable, unreadable};
+use crate::reply::{Unreadable, unavailable, unreadable};
 use crate::request::{Beside, Part};
 use crate::seen::Seen;
+
+/// What was answered to the groups of a batch.
+pub(super) struct Answers {
+    pub(super) said: Vec<Result<Arc<Said>, EngineError>>,
+    /// Replicas have what was charged, or are not asked.
+    pub(super) confirmed: Result<(), EngineError>,
+}
+
+impl Answers {
+    pub(super) fn read(answer: Result<Value, LinkError>, groups: &[Group]) -> Self {
+        Self { said: Said::all(answer, groups), confirmed: Ok(()) }
+    }
+
+    /// Is anybody admitted?
+    pub(super) fn admit(&self) -> bool {
+        (0..self.said.len()).any(|place| self.admitted(place) > 0)
+    }
+
+    /// How many of a group are admitted: the first ones.
+    pub(super) fn admitted(&self, place: usize) -> usize {
+        match self.said.get(place) {
+            Some(Ok(said)) => usize::try_from(said.allowed()).unwrap_or(usize::MAX),
+            _ => 0,
+        }
+    }
+
+    /// What the `nth` of a group is told, who passes only if that is confirmed.
+    pub(super) fn told(&self, place: usize, nth: u64) -> Told {
+        let said = self.said.get(place).cloned();
+        let said = said.unwrap_or_else(|| Err(EngineError::unavailable(Unreadable)))?;
+        if nth <= said.allowed() {
+            self.confirmed.clone()?;
+        }
+        Ok((said, nth))
+    }
+}
 
 /// The answer to a group of equal checks.
 #[derive(Debug)]
@@ -77,6 +114,13 @@ impl Said {
                 outcome.map(|outcome| Arc::new(Self { outcome })).ok_or_else(|| unreadable(true))
             }
             _ => Err(unreadable(true)),
+        }
+    }
+
+    fn allowed(&self) -> u64 {
+        match &self.outcome {
+            Outcome::Decided(decided) => decided.allowed,
+            Outcome::Elsewhen(_) | Outcome::Missing(_) => 0,
         }
     }
 

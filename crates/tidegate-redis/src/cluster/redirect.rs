@@ -3,6 +3,7 @@
 use redis::RedisError;
 
 use crate::address::Place;
+use crate::classify::Meaning;
 use crate::slot::Slot;
 
 /// What to do about an error. Nothing was done by any command that was answered with one of these.
@@ -14,8 +15,9 @@ pub(super) enum Turn {
     Ask(Place),
     /// The slot is on its way, and some of the keys are here, some there.
     TryAgain,
-    /// The node serves nobody at the moment: another has its slots, perhaps, or will have them.
-    Unsettled,
+    /// The node does not do it at the moment: another has its slots, perhaps, or will have them. It
+    /// `serves` others, or the Cluster is down for it.
+    Unsettled { serves: bool },
     /// It is about the command, and no other node would say anything else. So is a redirect that
     /// cannot be read.
     Final,
@@ -25,11 +27,12 @@ impl Turn {
     /// What `error` says that `from` has given to a command on `slot`.
     pub(super) fn of(error: &RedisError, slot: Slot, from: &Place) -> Self {
         let to = || target(error.detail()?, slot, from);
-        match error.code() {
-            Some("MOVED") => to().map_or(Self::Final, Self::Moved),
-            Some("ASK") => to().map_or(Self::Final, Self::Ask),
-            Some("TRYAGAIN") => Self::TryAgain,
-            Some("CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN") => Self::Unsettled,
+        match Meaning::of(error) {
+            Meaning::Moved => to().map_or(Self::Final, Self::Moved),
+            Meaning::Ask => to().map_or(Self::Final, Self::Ask),
+            Meaning::Split => Self::TryAgain,
+            Meaning::Down => Self::Unsettled { serves: false },
+            meaning if meaning.passes() => Self::Unsettled { serves: true },
             _ => Self::Final,
         }
     }

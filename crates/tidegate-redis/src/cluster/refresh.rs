@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -13,10 +13,14 @@ use super::Core;
 use super::map::Node;
 use super::view::{Consensus, View};
 use crate::address::Place;
+use crate::confirm::Pool;
 use crate::link::{Fault, Link, LinkError, after, jittered};
+use crate::slot::Slot;
 
 /// Between the beginnings of two rounds at least.
 pub(super) const GAP: Duration = Duration::from_millis(50);
+/// The same when it has been doubted for long and nothing has changed, cut by up to a half at random.
+const LONGEST_GAP: Duration = Duration::from_millis(500);
 /// Between two rounds at most, cut by up to a half at random.
 const PERIOD: Duration = Duration::from_secs(5);
 /// How many nodes are asked in one round.
@@ -31,22 +35,40 @@ impl Core {
     pub(super) async fn refresh(&self) {
         let longest = *self.settings.backoff.end();
         let mut pause = GAP;
+        // Since when it has been doubted without a break, and looking round has brought nothing new.
+        let mut doubted = Instant::now();
         loop {
             let begun = Instant::now();
-            if self.look_round().await {
-                pause = GAP;
-                sleep_until(begun + GAP).await;
-                let _ = timeout(jittered(PERIOD), self.doubt.notified()).await;
-            } else {
+            let Some(news) = self.look_round().await else {
                 // Each round dials the seeds anew, and nobody is helped by that being done often.
                 sleep(jittered(pause)).await;
                 pause = longest.min(2 * pause).max(GAP);
+                continue;
+            };
+            pause = GAP;
+            if news {
+                doubted = begun;
+            }
+            sleep_until(begun + GAP).await;
+            let next = begun + jittered(gap_after(doubted.elapsed()));
+            if timeout_at(next, self.moved.notified()).await.is_ok() {
+                doubted = Instant::now();
+            }
+            // While slots are not served, perhaps nobody calls who could doubt: a breaker waits for this to
+            // say that they are.
+            if self.map.borrow().served() < usize::from(Slot::COUNT) {
+                continue;
+            }
+            let calm = Instant::now();
+            let _ = timeout(jittered(PERIOD), self.doubt.notified()).await;
+            if calm.elapsed() > LONGEST_GAP {
+                doubted = Instant::now();
             }
         }
     }
 
-    /// One round. False if nobody had an answer.
-    async fn look_round(&self) -> bool {
+    /// One round. Has it brought anything new? None if nobody had an answer.
+    async fn look_round(&self) -> Option<bool> {
         let known = self.known();
         let mut heard = Heard::default();
         if known.iter().any(|node| node.link.is_connected()) {
@@ -67,11 +89,14 @@ impl Core {
                 map.failed(fault);
                 false
             });
-            return false;
+            return None;
         }
         let found = Consensus::of(heard.views);
-        self.map.send_if_modified(|map| map.install(found, |place| self.link_to(place)));
-        true
+        Some(self.map.send_if_modified(|map| {
+            let changed = map.install(found, |place| self.link_to(place));
+            map.take_stock(&self.resets);
+            changed
+        }))
     }
 
     /// Whom to ask: those with a connection first, in no order, and those without one behind.
@@ -98,10 +123,22 @@ impl Core {
         Link::new(place.clone(), self.dialer.clone(), self.settings.clone())
     }
 
-    fn node(&self, place: &Place) -> Arc<Node> {
-        let serves = AtomicBool::new(true);
-        Arc::new(Node { place: place.clone(), link: self.link_to(place), serves })
+    /// The connections to `node` for what its replicas are to confirm; none if they are not asked.
+    pub(super) fn pool_of(&self, node: &Node) -> Option<Pool> {
+        let link = |settings| Link::new(node.place.clone(), self.dialer.clone(), settings);
+        node.pool.get_or_init(|| Pool::new(&self.settings, link)).clone()
     }
+
+    fn node(&self, place: &Place) -> Arc<Node> {
+        Arc::new(Node::new(place, self.link_to(place), 0))
+    }
+}
+
+/// After a doubt of so long without anything new. A fleet that asks all nodes twenty times a second while
+/// one of them is down is a burden; so what a failover has changed is noticed late by no more than a
+/// sixteenth of the time that it took.
+fn gap_after(doubted: Duration) -> Duration {
+    (doubted / 16).clamp(GAP, LONGEST_GAP)
 }
 
 #[derive(Default)]

@@ -431,6 +431,41 @@ async fn a_call_past_its_deadline_is_not_sent() {
     assert_eq!(server.cli(&["EXISTS", "n"]), "0");
 }
 
+/// Two links share what they know. Each ends all connections, its own and the other's, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_connections_to_one_server_are_no_reset_and_its_restart_is_one() {
+    let mut server = Server::start();
+    let resets = Resets::default();
+    let moment = Duration::from_millis(1);
+    let settings = Settings {
+        backoff: moment..=moment,
+        deadline: PATIENCE,
+        silence: PATIENCE,
+        resets: Some(resets.clone()),
+        ..Settings::default()
+    };
+    let links = [0, 1].map(|_| link_to(&server.url(), settings.clone()));
+    let made = || links.iter().map(Link::generation).sum::<u64>();
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "no"]);
+    let killing = async {
+        while made() < 1000 {
+            for link in &links {
+                let _ = link.call(&kill).await;
+            }
+        }
+    };
+    timeout(3 * PATIENCE, killing).await.unwrap();
+    assert_eq!(resets.told(), (0, None));
+    server.restart();
+    for link in &links {
+        assert!(answers(link).await || answers(link).await);
+    }
+    let (count, last) = resets.told();
+    writeln!(stderr(), "link: {} connections; resets {count}: {last:?}", made()).unwrap();
+    assert_eq!(count, 1);
+}
+
 #[test]
 fn a_pause_is_cut_by_a_half_at_most_and_never_the_same() {
     let pause = Duration::from_millis(800);

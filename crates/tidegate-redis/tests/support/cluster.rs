@@ -108,8 +108,11 @@ impl Cluster {
 
     /// Those that have slots, in the order of their first.
     pub(crate) fn primaries(&self) -> Vec<usize> {
-        let first = self.living().next().unwrap();
-        let mut shards = shards(self.nodes[first].port());
+        self.primaries_as_seen_by(self.living().next().unwrap())
+    }
+
+    fn primaries_as_seen_by(&self, nth: usize) -> Vec<usize> {
+        let mut shards = shards(self.nodes[nth].port());
         shards.sort_unstable_by_key(|shard| shard.first);
         let mut primaries: Vec<usize> = Vec::new();
         for shard in shards {
@@ -155,6 +158,23 @@ impl Cluster {
     /// Has a replica take the place of its primary, in good order.
     pub(crate) fn fail_over_to(&self, replica: usize) {
         self.ask(replica, &["CLUSTER", "FAILOVER"]);
+    }
+
+    /// The same, until it is done.
+    pub(crate) fn until_primary(&self, replica: usize) {
+        let is_primary = || self.primaries_as_seen_by(replica).contains(&replica);
+        let begun = Instant::now();
+        let mut asked: Option<Instant> = None;
+        while !is_primary() {
+            assert!(begun.elapsed() < 2 * PATIENCE, "node {replica} does not become a primary");
+            // It gives up after five seconds if votes were lost.
+            if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(6)) {
+                // By now it may have become one.
+                let _ = ask(self.nodes[replica].port(), &["CLUSTER", "FAILOVER"]);
+                asked = Some(Instant::now());
+            }
+            pause();
+        }
     }
 
     /// Moves a slot with all its keys as the documentation of Redis says, and tells the others.

@@ -5,7 +5,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -64,6 +64,9 @@ struct Shared {
     next: AtomicU16,
     replies: Mutex<Replies>,
     scripts: Mutex<Vec<String>>,
+    views: AtomicUsize,
+    /// Where the primary of all slots is.
+    primary: AtomicU16,
 }
 
 #[derive(Clone)]
@@ -80,8 +83,15 @@ impl Fake {
         let replies = Mutex::new(Replies { evalsha: Reply::good(), eval: Reply::good() });
         let babbler = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let other = babbler.local_addr().unwrap().port();
-        let (next, scripts) = (AtomicU16::new(0), Mutex::default());
-        let shared = Arc::new(Shared { port, other, next, replies, scripts });
+        let shared = Arc::new(Shared {
+            port,
+            other,
+            next: AtomicU16::new(0),
+            replies,
+            scripts: Mutex::default(),
+            views: AtomicUsize::new(0),
+            primary: AtomicU16::new(port),
+        });
         let server = Arc::clone(&shared);
         let accepting = tokio::spawn(async move {
             let mut connections = JoinSet::new();
@@ -108,6 +118,16 @@ impl Fake {
     /// From now on, scripts are answered so; those that come with their text, too.
     pub(crate) fn answer(&self, evalsha: Reply, eval: Reply) {
         *self.shared.replies.lock().unwrap() = Replies { evalsha, eval };
+    }
+
+    /// From now on, all slots are at that port, and this server is a replica.
+    pub(crate) fn name_primary(&self, port: u16) {
+        self.shared.primary.store(port, Ordering::Relaxed);
+    }
+
+    /// How often it was asked who has which slot.
+    pub(crate) fn views(&self) -> usize {
+        self.shared.views.load(Ordering::Relaxed)
     }
 
     /// The commands with a script that came since this was asked last, each with its operation.
@@ -178,12 +198,17 @@ impl Shared {
             "CLUSTER" if word(1).eq_ignore_ascii_case("info") => Reply::new(bulk(
                 "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:1\r\n",
             )),
-            "CLUSTER" => Reply::new(format!(
-                "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n{}:{}\r\n{}",
-                bulk("127.0.0.1"),
-                self.port,
-                bulk(&"1".repeat(40))
-            )),
+            "CLUSTER" => {
+                self.views.fetch_add(1, Ordering::Relaxed);
+                let node = |port: u16| {
+                    format!("*3\r\n{}:{port}\r\n{}", bulk("127.0.0.1"), bulk(&"1".repeat(40)))
+                };
+                let primary = self.primary.load(Ordering::Relaxed);
+                let replica = if primary == self.port { String::new() } else { node(self.port) };
+                let words = if replica.is_empty() { 3 } else { 4 };
+                let head = format!("*1\r\n*{words}\r\n:0\r\n:16383\r\n");
+                Reply::new(head + &node(primary) + &replica)
+            }
             _ => Reply::new("-ERR unknown command\r\n"),
         }
     }

@@ -27,6 +27,10 @@ pub struct PolicyFile {
         )
     )]
     pub store: Option<StoreUrl>,
+    /// How long a call to Redis may take, from `1ms` to `60s`. Whoever is not answered by then is answered as
+    /// `on_store_failure` says.
+    #[schemars(with = "String", extend("default" = "25ms", "examples" = ["25ms"]))]
+    pub store_deadline: Option<String>,
     /// What every key in Redis begins with, so that two deployments can share one.
     #[schemars(
         with = "String",
@@ -51,6 +55,11 @@ pub struct PolicyFile {
     /// a second. `false` asks the store every time.
     #[schemars(with = "bool", extend("default" = true))]
     pub deny_cache: Option<bool>,
+    /// On Redis: how many replicas must have a charge before anybody passes for it. What they do not
+    /// confirm in time stays charged, and goes by `on_store_failure`. 0 asks none of them; redis.md says
+    /// what it costs.
+    #[schemars(with = "u32", extend("default" = 0, "minimum" = 0, "maximum" = 8))]
+    pub confirmed_by: Option<u32>,
     /// Certificates for the server's doors. Not there yet: a file that has it is refused.
     #[schemars(with = "TlsFile")]
     pub tls: Option<TlsFile>,

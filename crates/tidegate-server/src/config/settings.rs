@@ -1,7 +1,10 @@
 //! What a policy file says about the server itself.
 
-use tidegate::Network;
-use tidegate_redis::{InvalidUrl, RedisUrl};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use tidegate::{Network, Span};
+use tidegate_redis::{InvalidUrl, RedisBuilder, RedisUrl};
 
 use super::file::{OnStoreFailure, PolicyFile, Secret, StoreUrl};
 use super::limits::Fault;
@@ -12,6 +15,8 @@ use super::ratio::Ratio;
 pub struct Settings {
     /// Where state is kept.
     pub store: Option<StoreUrl>,
+    /// How long a call to the store may take.
+    pub store_deadline: Option<Duration>,
     /// What every key in Redis begins with.
     pub namespace: Option<String>,
     /// Keys the hash of subjects.
@@ -22,6 +27,8 @@ pub struct Settings {
     pub adhoc: bool,
     /// Are denials remembered for as long as they are good?
     pub deny_cache: bool,
+    /// How many replicas must have a charge before it counts.
+    pub confirmed_by: u32,
     /// What happens to rules that do not say it themselves while the store does not answer.
     pub on_store_failure: OnStoreFailure,
     /// The share of a limit that a server grants by itself, for rules that do not say it.
@@ -35,11 +42,13 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             store: None,
+            store_deadline: None,
             namespace: None,
             secret: None,
             trusted_proxies: Network::LOOPBACK.to_vec(),
             adhoc: true,
             deny_cache: true,
+            confirmed_by: 0,
             on_store_failure: OnStoreFailure::default(),
             fallback_ratio: Ratio::default(),
             retry_jitter: None,
@@ -57,6 +66,12 @@ impl Settings {
         if let Some(store) = &file.store {
             faults.extend(store_fault(store.expose()));
             settings.store = Some(store.clone());
+        }
+        if let Some(text) = &file.store_deadline {
+            match deadline(text) {
+                Ok(deadline) => settings.store_deadline = Some(deadline),
+                Err(fault) => faults.push(fault),
+            }
         }
         if let Some(namespace) = &file.namespace {
             if !is_namespace(namespace) {
@@ -87,11 +102,28 @@ impl Settings {
                 faults.push(Fault::new("retry_jitter", "share", Ratio::ADVICE));
             }
         }
+        if let Some(replicas) = file.confirmed_by {
+            let most = RedisBuilder::MOST_REPLICAS;
+            if replicas > most {
+                let message = format!("{replicas} replicas; use at most {most}, or 0 for none");
+                faults.push(Fault::new("confirmed_by", "number", message));
+            }
+            settings.confirmed_by = replicas;
+        }
         settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);
         settings.deny_cache = file.deny_cache.unwrap_or(settings.deny_cache);
         settings.on_store_failure = file.on_store_failure.unwrap_or_default();
         settings
     }
+}
+
+fn deadline(text: &str) -> Result<Duration, Fault> {
+    const BOUNDS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+    let fault = |message: &dyn ToString| Fault::new("store_deadline", "span", message.to_string());
+    let span = text.parse::<Span>();
+    let span = span.map_err(|error| Fault { part: Some(error.position()), ..fault(&error) })?;
+    let length = span.length().map(Duration::from).filter(|length| BOUNDS.contains(length));
+    length.ok_or_else(|| fault(&"too short or too long; use 1ms to 60s, such as 25ms"))
 }
 
 fn networks(texts: &[String], faults: &mut Vec<Fault>) -> Vec<Network> {

@@ -57,7 +57,15 @@ pub(super) fn how_it_is() -> Value {
     json!({
         "status": "ok",
         "version": env!("CARGO_PKG_VERSION"),
-        "store": { "up": true, "tracked_keys": 3, "memory_bytes": 4_096, "warning": null },
+        "store": {
+            "up": true,
+            "tracked_keys": 3,
+            "memory_bytes": 4_096,
+            "warning": null,
+            "circuit": null,
+            "resets": 0,
+            "last_reset": null,
+        },
         "policy": { "rules": 3, "loaded_at": 1_763_000_000, "error": null },
     })
 }

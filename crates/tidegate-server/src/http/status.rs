@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
+use tidegate::Circuit;
 
 use super::{Door, calls, openapi, text};
 use crate::metrics::Metrics;
@@ -35,6 +36,13 @@ pub(super) struct StoreBody {
     memory_bytes: u64,
     /// What should be otherwise, though it answers, and what to do about it.
     warning: Option<String>,
+    /// `closed` while it is asked; `open` while it is not, since it did not answer; `half-open` while it is
+    /// tried. `null` if it cannot fall silent.
+    circuit: Option<&'static str>,
+    /// How often it may have lost what it had counted.
+    resets: u64,
+    /// What happened the last time.
+    last_reset: Option<String>,
 }
 
 /// How the policy is.
@@ -60,6 +68,9 @@ impl Door {
                 tracked_keys: health.tracked_keys,
                 memory_bytes: health.memory_bytes,
                 warning: health.warning.map(|warning| warning.to_string()),
+                circuit: health.circuit.map(Circuit::name),
+                resets: health.resets,
+                last_reset: health.last_reset.map(|what| what.to_string()),
             },
             policy: PolicyBody {
                 rules: self.service.active().policy.rules().len(),

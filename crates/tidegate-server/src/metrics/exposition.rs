@@ -32,6 +32,11 @@ impl Exposition {
         self.family(name, Kind::Gauge, help).sample("", &[], value);
     }
 
+    /// The same of one that only grows.
+    pub(super) fn counter(&mut self, name: &'static str, help: &str, value: u64) {
+        self.family(name, Kind::Counter, help).sample("", &[], value);
+    }
+
     pub(super) fn finish(self) -> String {
         self.0
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate::{EngineError, Health, Micros, Rule};
+use tidegate::{Circuit, EngineError, Health, Micros, Rule};
 
 use exposition::{Exposition, Kind};
 use histogram::Histogram;
@@ -62,6 +62,7 @@ pub struct Metrics {
     rules: Mutex<BTreeMap<Arc<str>, Arc<RuleMetrics>>>,
     doors: [DoorMetrics; Door::ALL.len()],
     store_errors: [AtomicU64; STORE_ERRORS.len()],
+    breaker_opened: AtomicU64,
     /// Microseconds since the epoch; zero means never.
     reloaded: AtomicU64,
     reload_failures: AtomicU64,
@@ -126,6 +127,16 @@ impl Metrics {
             _ => 2,
         };
         self.store_errors[kind].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls had no answer from the store so far.
+    pub fn store_errors(&self) -> u64 {
+        self.store_errors.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The store did not answer and is left alone for a while.
+    pub fn count_breaker_opened(&self) {
+        self.breaker_opened.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A policy came into force at `now`: at the start, or by a reload.
@@ -202,6 +213,21 @@ impl Metrics {
         for (kind, count) in STORE_ERRORS.iter().zip(&self.store_errors) {
             errors.sample("", &[("kind", kind)], count.load(Ordering::Relaxed));
         }
+        let state = match health.circuit {
+            None | Some(Circuit::Closed) => 0,
+            Some(Circuit::HalfOpen) => 1,
+            Some(Circuit::Open) => 2,
+        };
+        let help = "Whether the store is asked: 0 closed, it is; 1 half-open, now and then; 2 open, it is not.";
+        out.gauge("tidegate_breaker_state", help, state);
+        let help = "How often the store was left alone, because it did not answer.";
+        out.counter(
+            "tidegate_breaker_opened_total",
+            help,
+            self.breaker_opened.load(Ordering::Relaxed),
+        );
+        let help = "How often the store may have lost what it had counted.";
+        out.counter("tidegate_store_resets_total", help, health.resets);
         if let Some(keys) = health.tracked_keys {
             out.gauge("tidegate_tracked_keys", "Keys that the engine has state for.", keys);
         }
@@ -218,11 +244,7 @@ impl Metrics {
         }
         let failures = self.reload_failures.load(Ordering::Relaxed);
         let help = "Policies that were refused when they were loaded.";
-        out.family("tidegate_config_reload_failures_total", Kind::Counter, help).sample(
-            "",
-            &[],
-            failures,
-        );
+        out.counter("tidegate_config_reload_failures_total", help, failures);
         let valid = self.config_valid.load(Ordering::Relaxed);
         let help = "Whether the policy that was loaded last is in force.";
         out.gauge("tidegate_config_valid", help, u8::from(valid));
@@ -253,6 +275,7 @@ impl Default for Metrics {
             rules: Mutex::new(BTreeMap::from([adhoc])),
             doors: Default::default(),
             store_errors: Default::default(),
+            breaker_opened: AtomicU64::new(0),
             reloaded: AtomicU64::new(0),
             reload_failures: AtomicU64::new(0),
             config_valid: AtomicBool::new(false),

@@ -125,6 +125,8 @@ fn every_family_is_there_from_the_start_with_its_type() {
     assert_eq!(
         kinds,
         [
+            ("tidegate_breaker_opened_total", "counter"),
+            ("tidegate_breaker_state", "gauge"),
             ("tidegate_build_info", "gauge"),
             ("tidegate_check_duration_seconds", "histogram"),
             ("tidegate_checks_total", "counter"),
@@ -137,6 +139,7 @@ fn every_family_is_there_from_the_start_with_its_type() {
             ("tidegate_memory_bytes", "gauge"),
             ("tidegate_shadow_denied_total", "counter"),
             ("tidegate_store_errors_total", "counter"),
+            ("tidegate_store_resets_total", "counter"),
             ("tidegate_store_up", "gauge"),
             ("tidegate_tracked_keys", "gauge"),
         ]
@@ -273,14 +276,27 @@ fn the_store_is_shown_as_it_is() {
     metrics.count_store_error(&EngineError::Ambiguous(cause()));
     metrics.count_store_error(&EngineError::Ambiguous(cause()));
     metrics.count_store_error(&Refusal::UnknownHold.into());
+    metrics.count_breaker_opened();
     let mut health = Health::up(None, 123);
-    health.up = false;
+    (health.up, health.resets) = (false, 3);
     let scrape = Scrape::read(&metrics.render(&health));
     let errors = |kind| scrape.value("tidegate_store_errors_total", &[("kind", kind)]);
     assert_eq!([errors("unavailable"), errors("ambiguous")], [Some(1.0), Some(2.0)]);
     assert_eq!([errors("other"), errors("refused")], [Some(0.0), None]);
     assert_eq!(scrape.value("tidegate_store_up", &[]), Some(0.0));
     assert_eq!(scrape.value("tidegate_memory_bytes", &[]), Some(123.0));
+    assert_eq!(scrape.value("tidegate_store_resets_total", &[]), Some(3.0));
+    assert_eq!(scrape.value("tidegate_breaker_opened_total", &[]), Some(1.0));
+    for (circuit, shown) in [
+        (None, 0.0),
+        (Some(Circuit::Closed), 0.0),
+        (Some(Circuit::HalfOpen), 1.0),
+        (Some(Circuit::Open), 2.0),
+    ] {
+        health.circuit = circuit;
+        let scrape = Scrape::read(&metrics.render(&health));
+        assert_eq!(scrape.value("tidegate_breaker_state", &[]), Some(shown), "{circuit:?}");
+    }
     assert_eq!(scrape.kinds.get("tidegate_tracked_keys"), None);
     assert_eq!(Scrape::of(&metrics).value("tidegate_store_up", &[]), Some(1.0));
     assert_eq!(Scrape::of(&metrics).value("tidegate_tracked_keys", &[]), Some(7.0));

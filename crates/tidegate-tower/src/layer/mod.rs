@@ -158,8 +158,7 @@ impl RateLimitLayer {
     }
 
     /// What becomes of requests while the engine gives no answer; by default they are refused with
-    /// 503. [`tidegate::Fallback`] is the better way, since it goes on limiting; but for requests under a
-    /// limit that counts holders, and those that are [settled](Self::settle), for which it has no answer.
+    /// 503. [`tidegate::Fallback`] is the better way, since it goes on limiting.
     #[must_use]
     pub fn on_no_answer(self, what: OnNoAnswer) -> Self {
         self.with(|gate| gate.on_no_answer = what)

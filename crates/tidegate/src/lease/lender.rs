@@ -116,8 +116,34 @@ impl<E: Engine> Lender<E> {
         self.see_to(self.book.close());
     }
 
+    /// Tells the store of what has ended, and waits until it has heard or has not answered once. Then it
+    /// is told again without anybody waiting for that.
+    pub(super) async fn tell_all(self: &Arc<Self>, chores: Chores) {
+        // Each goes on if whoever waits for it does not.
+        let told = |ended| {
+            let (lender, runtime) = (self.clone(), self.runtime());
+            async move {
+                let Some(heard) = tell(&lender, &ended, Heard::No).await else { return };
+                if let Some(runtime) = runtime {
+                    runtime.spawn(tell_again(lender, ended, heard));
+                }
+            }
+        };
+        let Some(runtime) = self.runtime() else {
+            for ended in chores.ended {
+                told(ended).await;
+            }
+            return;
+        };
+        let tasks: Vec<JoinHandle<()>> =
+            chores.ended.into_iter().map(|ended| runtime.spawn(told(ended))).collect();
+        for task in tasks {
+            _ = task.await;
+        }
+    }
+
     /// Settles what has ended, and waits until the store knows.
-    pub(super) async fn settle_all(self: &Arc<Self>, chores: Chores) {
+    async fn settle_all(self: &Arc<Self>, chores: Chores) {
         let Some(runtime) = self.runtime() else {
             for ended in chores.ended {
                 settle(self.clone(), ended).await;
@@ -199,22 +225,44 @@ async fn borrow<E: Engine>(asking: Asking<E>, wanted: Wanted) {
 /// Tells the store what was spent, until it has heard or does not want to know any more. Told twice, it
 /// charges once; not told, it charges all that was lent.
 async fn settle<E: Engine>(lender: Arc<Lender<E>>, ended: Ended) {
-    let mut pause = terms::TELL_AGAIN_AFTER;
-    let mut may_have_heard = false;
-    loop {
-        match lender.tell(&ended).await {
-            Err(EngineError::Refused(Refusal::UnknownHold)) if !may_have_heard => {
-                return record(&lender, &ended).await;
-            }
-            Ok(_) | Err(EngineError::Refused(_)) => return,
-            Err(EngineError::Ambiguous(_)) => may_have_heard = true,
-            Err(EngineError::Unavailable(_)) => {}
+    if let Some(heard) = tell(&lender, &ended, Heard::No).await {
+        tell_again(lender, ended, heard).await;
+    }
+}
+
+/// Has the store heard of the end of a loan?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    No,
+    Perhaps,
+}
+
+/// Tells the store once what was spent. `None`: that is done.
+async fn tell<E: Engine>(lender: &Lender<E>, ended: &Ended, heard: Heard) -> Option<Heard> {
+    match lender.tell(ended).await {
+        Err(EngineError::Refused(Refusal::UnknownHold)) if heard == Heard::No => {
+            record(lender, ended).await;
+            None
         }
+        Ok(_) | Err(EngineError::Refused(_)) => None,
+        Err(EngineError::Ambiguous(_)) => Some(Heard::Perhaps),
+        Err(EngineError::Unavailable(_)) => Some(heard),
+    }
+}
+
+/// Tells it again and again, until the loan would end by itself.
+async fn tell_again<E: Engine>(lender: Arc<Lender<E>>, ended: Ended, mut heard: Heard) {
+    let mut pause = terms::TELL_AGAIN_AFTER;
+    loop {
         let next = lender.clock.elapsed().saturating_add(pause);
         if next >= ended.loan.ends() {
             return;
         }
         lender.clock.sleep_until(next).await;
+        match tell(&lender, &ended, heard).await {
+            Some(perhaps) => heard = perhaps,
+            None => return,
+        }
         pause = pause.saturating_add(pause);
     }
 }

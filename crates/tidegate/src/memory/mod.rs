@@ -29,6 +29,7 @@ use self::budget::Budget;
 use self::cell::Cell;
 use self::locked::{Locked, Place};
 use self::numbers::Numbers;
+pub(crate) use self::settle::check_ttl;
 use self::small::{LimitNumber, Small};
 use self::table::{HeapBytes, Table};
 use crate::key::Fingerprints;

@@ -163,7 +163,7 @@ impl Memory {
 }
 
 /// A holder may stay for a whole lease, however long that is.
-fn check_ttl<'a>(
+pub(crate) fn check_ttl<'a>(
     ttl: Micros,
     limits: impl Iterator<Item = &'a Arc<RuleLimit>>,
 ) -> Result<(), EngineError> {

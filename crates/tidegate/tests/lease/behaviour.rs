@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{
-    Answer, Call, CallId, Charge, Clock, Cost, Decision, DenyCache, Engine, Fallback, Health,
-    HoldId, Inspection, Key, Lease, LeaseSize, Limiter, ManualClock, Memory, Micros, Op,
+    Answer, Call, CallId, Charge, Clock, Cost, Decision, DenyCache, Engine, EngineError, Fallback,
+    Health, HoldId, Inspection, Key, Lease, LeaseSize, Limiter, ManualClock, Memory, Micros, Op,
     PolicyRule, Refusal, Rule, RuleLimit, Source, StoreEvent,
 };
 use tidegate_model::say;
@@ -332,19 +332,18 @@ fn near_the_limit_every_permit_is_asked_for() {
     });
 }
 
-/// A store that has no quick way, and may forget its holds, as one does that was promoted before it had
-/// heard of them.
+/// A store that has no quick way, and may have only this to say about the end of a loan.
 struct Plain {
     memory: Memory,
     recorded: Arc<AtomicU64>,
-    forgets: bool,
+    settled: Option<EngineError>,
 }
 
 impl Engine for Plain {
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
-        match call.op {
-            Op::Settle { .. } if self.forgets => Answer::Ready(Err(Refusal::UnknownHold.into())),
-            Op::Record => {
+        match (call.op, &self.settled) {
+            (Op::Settle { .. }, Some(error)) => Answer::Ready(Err(error.clone())),
+            (Op::Record, _) => {
                 self.recorded.fetch_add(call.charges[0].cost.get(), Ordering::Relaxed);
                 self.memory.decide(call)
             }
@@ -370,7 +369,9 @@ fn what_was_spent_from_a_hold_that_the_store_has_lost_is_recorded() {
     run(async {
         let recorded = Arc::new(AtomicU64::new(0));
         let memory = Memory::builder().clock(ManualClock::default()).build();
-        let lease = Lease::new(Plain { memory, recorded: recorded.clone(), forgets: true });
+        // As one does that was promoted before it had heard of it.
+        let settled = Some(Refusal::UnknownHold.into());
+        let lease = Lease::new(Plain { memory, recorded: recorded.clone(), settled });
         let limit = leased("fixed-window 100000/1h", LeaseSize::Auto);
         let mut local = 0;
         for _ in 0..200 {
@@ -383,6 +384,31 @@ fn what_was_spent_from_a_hold_that_the_store_has_lost_is_recorded() {
         assert!(local > 100);
         assert_eq!(recorded.load(Ordering::Relaxed), local);
     });
+}
+
+#[test]
+fn nobody_waits_until_a_store_that_does_not_answer_has_heard_of_a_loan() {
+    let silent = || EngineError::unavailable(std::io::Error::other("no answer"));
+    for op in [Op::Record, Op::Refund, Op::Reset] {
+        run(async {
+            let memory = Memory::builder().clock(ManualClock::default()).build();
+            let settled = Some(silent());
+            let lease = Lease::new(Plain { memory, recorded: Arc::default(), settled });
+            let limit = leased("fixed-window 100000/1h", LeaseSize::Auto);
+            let one = [charge(&limit, "k", 1)];
+            for _ in 0..200 {
+                lease.decide(Call { op: Op::Check, charges: &one, once: None }).await.unwrap();
+                quiet().await;
+            }
+            assert!(lease.outstanding()[limit.rule()] > 0);
+            // The clock stands still, and it is told again only when that moves on.
+            tokio::select! {
+                biased;
+                answer = lease.decide(Call { op, charges: &one, once: None }) => drop(answer.unwrap()),
+                () = quiet() => panic!("{op:?} waits"),
+            }
+        });
+    }
 }
 
 #[test]
@@ -413,7 +439,7 @@ fn it_works_between_a_fallback_and_a_cache_of_denials() {
     run(async {
         let clock = ManualClock::default();
         let memory = Memory::builder().clock(clock.clone()).build();
-        let store = Plain { memory, recorded: Arc::default(), forgets: false };
+        let store = Plain { memory, recorded: Arc::default(), settled: None };
         let lease = Arc::new(Lease::new(DenyCache::new(store)));
         let events: Arc<Mutex<Vec<String>>> = Arc::default();
         let told = events.clone();

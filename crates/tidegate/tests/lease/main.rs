@@ -7,13 +7,15 @@
 //! # Layout
 //!
 //! - `world`: the store, the link, the clocks, and the raw log of what was admitted.
-//! - `promise`: what may pass in an interval, computed from the log alone.
+//! - `bounds`: what may pass in an interval. `promise`: the log held to it.
 //! - `simulation`: random traffic, deaths, changed limits. `figures`: what it costs, and who gets what.
 //! - `behaviour`: one claim at a time.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod behaviour;
+#[path = "../support/promise.rs"]
+mod bounds;
 mod figures;
 mod promise;
 mod simulation;

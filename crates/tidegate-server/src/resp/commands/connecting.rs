@@ -1,5 +1,7 @@
 //! What clients send when they connect, and what people type.
 
+use tidegate::Circuit;
+
 use super::table::{COMMANDS, Entry};
 use super::words::Words;
 use super::{Encoder, Error, SYNTAX, integer};
@@ -201,13 +203,17 @@ pub(super) fn info(service: &Service, reply: &mut Encoder) -> Result<(), Error> 
     let mut text = format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\ntidegate_version:{}\r\nredis_mode:standalone\r\n\
          process_id:{}\r\n# Memory\r\nused_memory:{}\r\n# Replication\r\nrole:master\r\n\
-         # Tidegate\r\nrules:{}\r\nstore_up:{}\r\n",
+         # Tidegate\r\nrules:{}\r\nstore_up:{}\r\nstore_resets:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         health.memory_bytes,
         active.policy.rules().len(),
         u8::from(health.up),
+        health.resets,
     );
+    if let Some(circuit) = health.circuit {
+        text += &format!("store_circuit:{}\r\n", circuit.name());
+    }
     if let Some(warning) = &health.warning {
         text += &format!("store_warning:{warning}\r\n");
     }
@@ -218,7 +224,7 @@ pub(super) fn info(service: &Service, reply: &mut Encoder) -> Result<(), Error> 
 /// `TG.INFO`
 pub(super) fn tg_info(service: &Service, reply: &mut Encoder) -> Result<(), Error> {
     let (health, active) = (service.health(), service.active());
-    reply.map(6);
+    reply.map(9);
     reply.bulk(b"version").bulk(env!("CARGO_PKG_VERSION").as_bytes());
     reply.bulk(b"rules").integer(active.policy.rules().len() as i64);
     reply.bulk(b"store_up").integer(health.up.into());
@@ -229,9 +235,18 @@ pub(super) fn tg_info(service: &Service, reply: &mut Encoder) -> Result<(), Erro
     };
     reply.bulk(b"memory_bytes").integer(integer(health.memory_bytes));
     reply.bulk(b"store_warning");
-    match health.warning {
-        Some(warning) => reply.bulk(warning.as_bytes()),
+    text_or_null(health.warning.as_deref(), reply);
+    reply.bulk(b"store_circuit");
+    text_or_null(health.circuit.map(Circuit::name), reply);
+    reply.bulk(b"store_resets").integer(integer(health.resets));
+    reply.bulk(b"store_last_reset");
+    text_or_null(health.last_reset.as_deref(), reply);
+    Ok(())
+}
+
+fn text_or_null(text: Option<&str>, reply: &mut Encoder) {
+    match text {
+        Some(text) => reply.bulk(text.as_bytes()),
         None => reply.null(),
     };
-    Ok(())
 }

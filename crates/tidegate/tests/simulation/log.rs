@@ -1,0 +1,94 @@
+//! What happened.
+
+use std::collections::BTreeMap;
+
+use tidegate::{Decision, EngineError, HoldId, Micros, Source};
+
+use crate::server::Execution;
+use crate::traffic::Request;
+
+/// All that the checker goes by.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) executions: Vec<Execution>,
+    pub(crate) sent: Vec<Sent>,
+    pub(crate) lives: Vec<LifeRow>,
+    /// What was still held, borrowed or used when everybody had been quiet for long.
+    pub(crate) leftovers: Vec<String>,
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// When a process began and ceased to leave the store alone.
+    pub(crate) circuits: Vec<(u64, usize, bool)>,
+}
+
+/// One decision, as its caller saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) request: Request,
+    pub(crate) life: usize,
+    pub(crate) start: u64,
+    pub(crate) end: Option<u64>,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) given_up: bool,
+    /// What the process's clock showed when it was decided.
+    pub(crate) local: u64,
+    /// The hold that was made.
+    pub(crate) hold: Option<HoldId>,
+    /// Would the store have granted it just then?
+    pub(crate) would_be_granted: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Whether it is allowed, when to come back, and whether its hold had ended before.
+    Decided {
+        source: Source,
+        allowed: bool,
+        retry_after: Option<u64>,
+        expired: bool,
+    },
+    Unavailable,
+    Ambiguous,
+    Refused,
+}
+
+impl Outcome {
+    pub(crate) fn of(answer: &Result<Decision, EngineError>) -> Self {
+        match answer {
+            Ok(decision) => Self::Decided {
+                source: decision.source,
+                allowed: decision.allowed(),
+                retry_after: decision.retry_after().span().map(Micros::get),
+                expired: decision.expired(),
+            },
+            Err(EngineError::Unavailable(_)) => Self::Unavailable,
+            Err(EngineError::Ambiguous(_)) => Self::Ambiguous,
+            Err(_) => Self::Refused,
+        }
+    }
+
+    pub(crate) fn source(&self) -> Option<Source> {
+        match self {
+            Self::Decided { source, .. } => Some(*source),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn allowed(&self) -> bool {
+        matches!(self, Self::Decided { allowed: true, .. })
+    }
+}
+
+/// One call that left a process, or was about to.
+pub(crate) struct Sent {
+    pub(crate) life: usize,
+    pub(crate) row: Option<usize>,
+    pub(crate) at: u64,
+    /// How it ended for the process.
+    pub(crate) back: Option<(u64, Outcome)>,
+}
+
+pub(crate) struct LifeRow {
+    pub(crate) pace: u64,
+    pub(crate) died: Option<u64>,
+}
