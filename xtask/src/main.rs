@@ -6,9 +6,11 @@
 //! - `mutants`: every small change to the core breaks a test. `sources` are the files to change,
 //!   `lexer` finds their tokens and `flips` what to change; `workshop` is a copy of the workspace
 //!   to change it in, `argued` the changes that cannot matter, `report` what is said in the end.
+//! - `protos`: the code of the protocols that the server speaks and did not invent.
 
 mod licences;
 mod mutants;
+mod protos;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,6 +20,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const USAGE: &str = "\
 usage: cargo xtask licences
+       cargo xtask protos
        cargo xtask mutants [--jobs N] [--shard K/N] [--file PATTERN] [--list]";
 
 /// What a tool found: exit code 0 or 1. Code 2 is kept for a tool that could not do its work.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<Finding> {
     match arguments.split_first() {
         Some((tool, [])) if tool == "licences" => licences::run(),
+        Some((tool, [])) if tool == "protos" => protos::run(),
         Some((tool, options)) if tool == "mutants" => mutants::run(&options.try_into()?),
         _ => Err(USAGE.into()),
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tidegate::{Policy, Rule, Share};
 use tidegate_tower::extract::TrustedProxies;
 
+use crate::envoy::config::{EnvoyConfig, Leaf};
 use crate::metrics::{Metrics, RuleMetrics};
 
 /// A policy and its settings: swapped as one, so that no call sees a mixture of two.
@@ -19,6 +20,7 @@ pub struct Active {
     pub adhoc: bool,
     /// By how much of it a wait may be told longer, at random.
     pub retry_jitter: Option<Share>,
+    envoy: Option<Arc<EnvoyConfig>>,
     counters: HashMap<Box<str>, Arc<RuleMetrics>>,
     others: Arc<RuleMetrics>,
 }
@@ -35,7 +37,22 @@ impl Active {
             trusted,
             adhoc: adhoc == Adhoc::Allow,
             retry_jitter: None,
+            envoy: None,
         }
+    }
+
+    /// With the limits of Envoy's domains beside the policy, each counted as a rule is.
+    #[must_use]
+    pub fn with_envoy(mut self, config: Option<Arc<EnvoyConfig>>, metrics: &Metrics) -> Self {
+        let rules = config.iter().flat_map(|config| config.leaves()).filter_map(Leaf::rule);
+        let names = rules.map(|rule| rule.name());
+        self.counters.extend(names.map(|name| (name.into(), metrics.rule(name))));
+        Self { envoy: config, ..self }
+    }
+
+    /// The limits of Envoy's domains.
+    pub fn envoy(&self) -> Option<&EnvoyConfig> {
+        self.envoy.as_deref()
     }
 
     /// Tells those who are denied to come back later by up to this share of their wait.

@@ -15,6 +15,7 @@ pub mod active;
 pub mod cli;
 pub mod config;
 pub mod drain;
+pub mod envoy;
 pub mod explain;
 pub mod hottest;
 pub mod http;

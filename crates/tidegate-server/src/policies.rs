@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use crate::active::{Active, Adhoc};
 use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, Ratio, RuleFile, Settings};
+use crate::envoy::config::{EnvoyConfig, Options as EnvoyOptions, SameDomain};
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::watch::{Change, Reader, Seen};
@@ -31,18 +32,97 @@ impl Source {
     /// Reads it, and tells which files were read for it.
     pub fn load(&self) -> (Result<Loaded, Problems>, Seen) {
         let reader = Reader::default();
-        let loaded = match self {
-            Self::Sample => Config::load_str("sample.yaml", SAMPLE),
-            Self::File(path) => Config::load_from(path, &reader),
-        };
+        let loaded = self.load_from(&reader);
         (loaded, reader.into_seen())
+    }
+
+    fn load_from(&self, reader: &Reader) -> Result<Loaded, Problems> {
+        match self {
+            Self::Sample => Config::load_str("sample.yaml", SAMPLE),
+            Self::File(path) => Config::load_from(path, reader),
+        }
+    }
+}
+
+/// Where the limits of Envoy's domains come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EnvoySource {
+    /// The folder.
+    pub folder: PathBuf,
+    /// What happens when two of its files are about one domain.
+    pub same_domain: SameDomain,
+}
+
+/// All that was read.
+#[derive(Debug)]
+pub struct Read {
+    /// The policy.
+    pub policy: Loaded,
+    /// The limits of Envoy's domains, if there are any.
+    pub envoy: Option<Arc<EnvoyConfig>>,
+}
+
+/// Where everything comes from that can be read again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sources {
+    /// The policy.
+    pub policy: Source,
+    /// The limits of Envoy's domains, if there are any.
+    pub envoy: Option<EnvoySource>,
+}
+
+/// A policy and nothing for Envoy.
+impl From<Source> for Sources {
+    fn from(policy: Source) -> Self {
+        Self { policy, envoy: None }
+    }
+}
+
+/// A policy and nothing for Envoy.
+impl From<Loaded> for Read {
+    fn from(policy: Loaded) -> Self {
+        Self { policy, envoy: None }
+    }
+}
+
+impl Sources {
+    /// Reads all of it, and tells which files were read.
+    pub fn load(&self) -> (Result<Read, Problems>, Seen) {
+        let reader = Reader::default();
+        let read = self.load_from(&reader);
+        (read, reader.into_seen())
+    }
+
+    fn load_from(&self, reader: &Reader) -> Result<Read, Problems> {
+        let policy = self.policy.load_from(reader)?;
+        let Some(EnvoySource { folder, same_domain }) = &self.envoy else {
+            return Ok(policy.into());
+        };
+        let Settings { on_store_failure, fallback_ratio, .. } = &policy.settings;
+        let on_store_failure = on_store_failure.at(*fallback_ratio);
+        let options = EnvoyOptions { same_domain: *same_domain, on_store_failure };
+        let envoy = EnvoyConfig::load_from(folder, &options, reader)?;
+        Ok(Read { policy, envoy: Some(Arc::new(envoy)) })
+    }
+}
+
+impl Read {
+    /// What looks like a mistake.
+    pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
+        let envoy = self.envoy.iter().flat_map(|envoy| envoy.warnings());
+        self.policy.warnings.iter().chain(envoy)
+    }
+
+    /// What it puts into force.
+    pub fn active(&self, metrics: &Metrics) -> Result<Active, InvalidRule> {
+        compose(&self.policy.settings, &self.policy.rules, &BTreeMap::new(), &self.envoy, metrics)
     }
 }
 
 /// The policy in force and how it came about.
 pub struct Policies {
     service: Arc<Service>,
-    source: Source,
+    sources: Sources,
     /// What the server was started with and keeps to.
     started_with: Settings,
     /// The files as they were read last. Whoever reads them again holds it meanwhile: of two
@@ -55,6 +135,8 @@ struct State {
     settings: Settings,
     /// The rules of the file, the last good one.
     file: Vec<LoadedRule>,
+    /// The limits of Envoy's domains.
+    envoy: Option<Arc<EnvoyConfig>>,
     /// Rules that were set while running.
     runtime: BTreeMap<String, LoadedRule>,
     loaded_at: Micros,
@@ -176,24 +258,31 @@ impl Policies {
     /// The most rules that are set while running.
     pub const MAX_RUNTIME_RULES: usize = 1_000;
 
-    /// The policy that `service` was made with, read from `source`.
-    pub fn new(service: Arc<Service>, source: Source, loaded: Loaded, seen: Seen) -> Self {
+    /// The policy that `service` was made with, read from `sources`.
+    pub fn new(
+        service: Arc<Service>,
+        sources: impl Into<Sources>,
+        read: impl Into<Read>,
+        seen: Seen,
+    ) -> Self {
+        let (sources, read) = (sources.into(), read.into());
         let loaded_at = service.clock().now();
         service.metrics().count_reload(loaded_at);
-        let started_with = loaded.settings.clone();
+        let started_with = read.policy.settings.clone();
         let state = State {
-            settings: loaded.settings,
-            file: loaded.rules,
+            settings: read.policy.settings,
+            file: read.policy.rules,
+            envoy: read.envoy,
             runtime: BTreeMap::new(),
             loaded_at,
             error: None,
         };
-        Self { service, source, started_with, seen: Mutex::new(seen), state: Mutex::new(state) }
+        Self { service, sources, started_with, seen: Mutex::new(seen), state: Mutex::new(state) }
     }
 
     /// What a policy that was read puts into force.
     pub fn active(loaded: &Loaded, metrics: &Metrics) -> Result<Active, InvalidRule> {
-        compose(&loaded.settings, &loaded.rules, &BTreeMap::new(), metrics)
+        compose(&loaded.settings, &loaded.rules, &BTreeMap::new(), &None, metrics)
     }
 
     /// How its files are now, if one of them is another than when it was read.
@@ -208,7 +297,7 @@ impl Policies {
         let read = self.read(&mut seen);
         let mut state = lock(&self.state);
         let result = match read {
-            Ok(loaded) => self.put_into_force(&mut state, loaded).map_err(NotLoaded::Invalid),
+            Ok(read) => self.put_into_force(&mut state, read).map_err(NotLoaded::Invalid),
             Err(problems) => Err(NotLoaded::Faulty(problems)),
         };
         match &result {
@@ -228,25 +317,26 @@ impl Policies {
     }
 
     /// Reads the files, once more if somebody wrote one of them meanwhile.
-    fn read(&self, seen: &mut Seen) -> Result<Loaded, Problems> {
+    fn read(&self, seen: &mut Seen) -> Result<Read, Problems> {
         const TRIES: usize = 3;
         let mut read;
-        (read, *seen) = self.source.load();
+        (read, *seen) = self.sources.load();
         for _ in 1..TRIES {
             if seen.change().is_none() {
                 break;
             }
-            (read, *seen) = self.source.load();
+            (read, *seen) = self.sources.load();
         }
         read
     }
 
-    fn put_into_force(&self, state: &mut State, loaded: Loaded) -> Result<(), InvalidRule> {
+    fn put_into_force(&self, state: &mut State, read: Read) -> Result<(), InvalidRule> {
         let metrics = self.service.metrics();
-        let active = compose(&loaded.settings, &loaded.rules, &state.runtime, metrics)?;
-        for warning in &loaded.warnings {
+        for warning in read.warnings() {
             warn!("{warning}");
         }
+        let Read { policy: loaded, envoy } = read;
+        let active = compose(&loaded.settings, &loaded.rules, &state.runtime, &envoy, metrics)?;
         let (now, started) = (&loaded.settings, &self.started_with);
         let of_store = |s: &Settings| {
             let where_to = (s.store.clone(), s.namespace.clone(), s.secret.clone());
@@ -263,6 +353,7 @@ impl Policies {
         self.service.activate(active);
         state.settings = loaded.settings;
         state.file = loaded.rules;
+        state.envoy = envoy;
         Ok(())
     }
 
@@ -302,7 +393,7 @@ impl Policies {
         runtime: BTreeMap<String, LoadedRule>,
     ) -> Result<(), NotChanged> {
         let metrics = self.service.metrics();
-        let active = compose(&state.settings, &state.file, &runtime, metrics);
+        let active = compose(&state.settings, &state.file, &runtime, &state.envoy, metrics);
         self.service.activate(active.map_err(NotChanged::Invalid)?);
         state.runtime = runtime;
         Ok(())
@@ -335,7 +426,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policies").field("source", &self.source).finish_non_exhaustive()
+        f.debug_struct("Policies").field("sources", &self.sources).finish_non_exhaustive()
     }
 }
 
@@ -387,11 +478,13 @@ fn compose(
     settings: &Settings,
     file: &[LoadedRule],
     runtime: &BTreeMap<String, LoadedRule>,
+    envoy: &Option<Arc<EnvoyConfig>>,
     metrics: &Metrics,
 ) -> Result<Active, InvalidRule> {
     let policy = Policy::new(in_force(file, runtime).map(|(rule, _)| rule.rule.clone()))?;
     let trusted = settings.trusted_proxies.iter().copied().collect();
     let adhoc = if settings.adhoc { Adhoc::Allow } else { Adhoc::Refuse };
     let jitter = settings.retry_jitter.map(Ratio::share);
-    Ok(Active::new(policy, trusted, adhoc, metrics).with_retry_jitter(jitter))
+    let active = Active::new(policy, trusted, adhoc, metrics).with_retry_jitter(jitter);
+    Ok(active.with_envoy(envoy.clone(), metrics))
 }

@@ -14,9 +14,13 @@ use tracing::{info, warn};
 
 use crate::config::Problems;
 use crate::drain::{self, Drain};
+use crate::envoy;
+use crate::envoy::grpc::Grpc;
+use crate::envoy::service::RateLimits;
+use crate::envoy::stats::Stats;
 use crate::http;
 use crate::metrics::{Door, Metrics};
-use crate::policies::{Policies, Source};
+use crate::policies::{EnvoySource, Policies, Source, Sources};
 use crate::resp;
 use crate::service::Service;
 use crate::store::{Layers, Store, StoreError};
@@ -34,10 +38,25 @@ pub struct Options {
     pub http: SocketAddr,
     /// Where the Redis protocol is spoken.
     pub resp: SocketAddr,
+    /// Where gRPC is spoken.
+    pub grpc: SocketAddr,
+    /// How Envoy is answered.
+    pub envoy: EnvoyOptions,
     /// What opens the doors.
     pub tokens: Tokens,
     /// May anybody come in from anywhere?
     pub exposure: Exposure,
+}
+
+/// How Envoy is answered.
+#[derive(Clone, Default, Debug)]
+pub struct EnvoyOptions {
+    /// Where the limits of its domains come from; without, everything passes.
+    pub source: Option<EnvoySource>,
+    /// What it is told.
+    pub settings: envoy::service::Settings,
+    /// Is anything counted under envoyproxy/ratelimit's names?
+    pub stats: bool,
 }
 
 /// Who can reach a server that has no token.
@@ -57,6 +76,8 @@ pub struct Server {
     tokens: Arc<Tokens>,
     http: TcpListener,
     resp: TcpListener,
+    grpc: TcpListener,
+    envoy: Arc<RateLimits>,
     workers: Workers,
     store: Store,
     layers: Layers,
@@ -101,17 +122,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 impl Server {
     /// Reads the policy and opens the doors. It does not wait for the store.
     pub async fn bind(options: Options) -> Result<Self, StartError> {
-        for address in [options.http, options.resp] {
+        for address in [options.http, options.resp, options.grpc] {
             let is_open = !address.ip().is_loopback() && !options.tokens.guards_checks();
             if is_open && options.exposure == Exposure::Guarded {
                 return Err(StartError::Exposed(address));
             }
         }
-        let (loaded, seen) = options.source.load();
-        let loaded = loaded?;
-        for warning in &loaded.warnings {
+        let sources = Sources { policy: options.source, envoy: options.envoy.source };
+        let (read, seen) = sources.load();
+        let read = read?;
+        for warning in read.warnings() {
             warn!("{warning}");
         }
+        let loaded = &read.policy;
         let store = match (options.store, &loaded.settings.store) {
             (Some(store), _) => store,
             (None, Some(url)) => url.expose().parse()?,
@@ -119,14 +142,20 @@ impl Server {
         };
         let metrics = Arc::new(Metrics::default());
         let layers = store.engine_with_layers(&loaded.settings, &metrics)?;
-        let active = Policies::active(&loaded, &metrics)?;
+        let active = read.active(&metrics)?;
         let service = Arc::new(Service::new(layers.engine.clone(), active, metrics));
-        let policies = Arc::new(Policies::new(service.clone(), options.source, loaded, seen));
+        let policies = Arc::new(Policies::new(service.clone(), sources, read, seen));
+        let mut envoy = RateLimits::new(service.clone(), options.envoy.settings);
+        if options.envoy.stats {
+            envoy = envoy.counted_by(Arc::new(Stats::default()));
+        }
+        let envoy = Arc::new(envoy);
         let bind = async |address| {
             TcpListener::bind(address).await.map_err(|error| StartError::Bind(address, error))
         };
         let workers = Workers::new().map_err(StartError::Threads)?;
         let http = bind(options.http).await?;
+        let grpc = bind(options.grpc).await?;
         let resp = {
             let bound = bind(options.resp).await?.into_std();
             let _workers = workers.handle().enter();
@@ -134,7 +163,7 @@ impl Server {
             bound.map_err(|error| StartError::Bind(options.resp, error))?
         };
         let tokens = Arc::new(options.tokens);
-        Ok(Self { service, policies, tokens, http, resp, workers, store, layers })
+        Ok(Self { service, policies, tokens, http, resp, grpc, envoy, workers, store, layers })
     }
 
     /// Where HTTP is spoken.
@@ -145,6 +174,11 @@ impl Server {
     /// Where the Redis protocol is spoken.
     pub fn resp_address(&self) -> io::Result<SocketAddr> {
         self.resp.local_addr()
+    }
+
+    /// Where gRPC is spoken.
+    pub fn grpc_address(&self) -> io::Result<SocketAddr> {
+        self.grpc.local_addr()
     }
 
     /// Where the counts are kept.
@@ -170,11 +204,22 @@ impl Server {
     /// Serves until `shutdown` completes, and then until everybody who asked is answered.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = drain::channel();
-        let Self { service, policies, tokens, http, resp, workers, store, layers } = self;
+        let Self { service, policies, tokens, http, resp, grpc, envoy, workers, store, layers } =
+            self;
         let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
-        let router =
-            http::router(http::Door { service: service.clone(), policies, tokens: tokens.clone() });
+        let services = Grpc::new(envoy.clone(), tokens.clone());
+        let (told, asked_too, draining) = (services.clone(), service.clone(), drain.clone());
+        let health = async move { told.tell_health(|| asked_too.health().up, draining).await };
+        tokio::spawn(health);
+        let door = http::Door {
+            service: service.clone(),
+            policies,
+            tokens: tokens.clone(),
+            envoy,
+            drain: drain.clone(),
+        };
+        let router = http::router(door, &services);
         let metrics = service.metrics().clone();
         let http = accept(http, drain.clone(), move |stream, drain| {
             let open = metrics.connect(Door::Http);
@@ -182,12 +227,18 @@ impl Server {
             // A client that breaks off is none of our business.
             tokio::spawn(async move { connection.await.ok() });
         });
+        let metrics = service.metrics().clone();
+        let grpc = accept(grpc, drain.clone(), move |stream, drain| {
+            let open = metrics.connect(Door::Grpc);
+            let connection = http::connection::serve(stream, services.clone(), open, drain);
+            tokio::spawn(async move { connection.await.ok() });
+        });
         let resp = accept(resp, drain, move |stream, drain| {
             let (service, tokens) = (service.clone(), tokens.clone());
             let connection = resp::connection::serve(stream, service, tokens, drain);
             tokio::spawn(async move { connection.await.ok() });
         });
-        let doors = [tokio::spawn(http), workers.handle().spawn(resp)];
+        let doors = [tokio::spawn(http), tokio::spawn(grpc), workers.handle().spawn(resp)];
         tokio::select! {
             () = shutdown => {}
             () = store.tell(|| asked.health(), || asked.metrics().store_errors()) => {}
@@ -274,7 +325,7 @@ impl fmt::Display for StartError {
             Self::Threads(error) => write!(f, "cannot start threads ({error})"),
             Self::Bind(address, error) => write!(
                 f,
-                "cannot listen on {address} ({error}); choose another address with --http or --resp"
+                "cannot listen on {address} ({error}); choose another address with --http, --grpc or --resp"
             ),
         }
     }

@@ -49,6 +49,8 @@ pub enum Target<'a> {
     Limit(&'a str),
     /// The limit of redis-cell's command.
     Throttle(Throttle),
+    /// A rule that the door has found.
+    Own(&'a Rule),
 }
 
 impl<'a> Ask<'a> {
@@ -56,6 +58,7 @@ impl<'a> Ask<'a> {
     fn about(&self, own: Option<&'a Rule>) -> Result<About<'a>, Failure> {
         match self.target {
             Target::Rule(name) => Ok(About::Rule(name)),
+            Target::Own(rule) => Ok(About::Own(rule)),
             Target::Limit(_) | Target::Throttle(_) => own.map(About::Own).ok_or(Failure::NoAdhoc),
         }
     }
@@ -199,7 +202,7 @@ impl Ask<'_> {
                 // Whoever looks for a rule that is not there says so.
                 active.policy.rule(name).is_none_or(|rule| rule.key().is_empty())
             }
-            Target::Limit(_) | Target::Throttle(_) => false,
+            Target::Limit(_) | Target::Throttle(_) | Target::Own(_) => false,
         };
         if counts_together { Ok(()) } else { Err(Failure::NoKey) }
     }
@@ -273,7 +276,7 @@ impl Service {
     }
 
     /// The same under one policy; `None` if another has come into force meanwhile.
-    async fn ask_under(
+    pub(crate) async fn ask_under(
         &self,
         active: &Arc<Active>,
         verb: Verb,
@@ -480,7 +483,7 @@ impl Service {
         let mut own = SmallVec::new();
         for ask in asks {
             let rule = match ask.target {
-                Target::Rule(_) => None,
+                Target::Rule(_) | Target::Own(_) => None,
                 _ if !active.adhoc => return Err(Failure::NoAdhoc),
                 Target::Limit(text) => Some(
                     self.adhoc

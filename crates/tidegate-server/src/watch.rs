@@ -11,7 +11,7 @@
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tidegate::{Clock, SystemClock};
 
-use crate::config::{Config, Machine, Surroundings};
+use crate::config::{Config, Item, Machine, Surroundings};
 use crate::drain::Drain;
 use crate::policies::Policies;
 
@@ -97,6 +97,12 @@ impl Surroundings for Reader {
         bytes
     }
 
+    fn list(&self, folder: &Path) -> io::Result<Vec<Item>> {
+        let (sight, items) = Sight::of_folder(folder);
+        self.0.borrow_mut().push((folder.to_path_buf(), sight));
+        items
+    }
+
     fn identity(&self, path: &Path) -> PathBuf {
         Machine.identity(path)
     }
@@ -106,7 +112,7 @@ impl Surroundings for Reader {
     }
 }
 
-/// One look at a file.
+/// One look at a file, or at the names in a folder.
 #[derive(Debug)]
 struct Sight {
     stamp: Option<Stamp>,
@@ -123,12 +129,29 @@ impl Sight {
         (Self { stamp, content }, bytes)
     }
 
+    fn of_folder(path: &Path) -> (Self, io::Result<Vec<Item>>) {
+        let stamp = Stamp::of(path);
+        let items = Machine.list(path).map(|mut items| {
+            items.sort();
+            items
+        });
+        let is_fresh = stamp.as_ref().is_some_and(Stamp::is_fresh);
+        let content = hash(&items).filter(|_| is_fresh);
+        (Self { stamp, content }, items)
+    }
+
     fn has_changed(&mut self, path: &Path) -> bool {
         if self.content.is_none() {
             return Stamp::of(path) != self.stamp;
         }
-        let (now, bytes) = Self::new(path, Config::MAX_BYTES);
-        let changed = now.stamp != self.stamp || hash(&bytes) != self.content;
+        let (now, content) = if path.is_dir() {
+            let (now, items) = Self::of_folder(path);
+            (now, hash(&items))
+        } else {
+            let (now, bytes) = Self::new(path, Config::MAX_BYTES);
+            (now, hash(&bytes))
+        };
+        let changed = now.stamp != self.stamp || content != self.content;
         if !changed {
             // Once it is no longer fresh, the stamp will do.
             self.content = now.content;
@@ -137,9 +160,9 @@ impl Sight {
     }
 }
 
-fn hash(bytes: &io::Result<Vec<u8>>) -> Option<u64> {
+fn hash(content: &io::Result<impl Hash>) -> Option<u64> {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
-    bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes))
+    content.as_ref().ok().map(|content| hasher.hash_one(content))
 }
 
 /// What tells one state of a file from another. The system sets the time of its last change, and
@@ -202,6 +225,21 @@ mod tests {
         assert!(seen.change().is_some());
         assert_eq!(seen.change(), seen.change(), "and stays one until it is read");
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_comes_into_a_folder_at_the_same_instant_is_a_change() {
+        let folder =
+            std::env::temp_dir().join(format!("tidegate-watch-{}-folder", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let reader = Reader::default();
+        assert_eq!(reader.list(&folder).unwrap(), []);
+        let mut seen = reader.into_seen();
+        assert!(seen.change().is_none());
+        fs::write(folder.join("a.yaml"), "").unwrap();
+        seen.0[0].1.stamp = Stamp::of(&folder);
+        assert!(seen.change().is_some());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -74,6 +74,28 @@ fn a_faulty_policy_is_told_where_with_a_caret() {
 }
 
 #[test]
+fn validate_reads_a_folder_as_envoys_limits() {
+    let folder = Folder::new();
+    let limits = "domain: edge\ndescriptors:\n  - key: remote_address\n    rate_limit: { unit: minute, requests_per_unit: 3 }\n";
+    let one = folder.write("one.yaml", limits);
+    let path = one.parent().unwrap().to_str().unwrap();
+    let ran = run(&["validate", path]);
+    let good = format!("{path}: good, 1 domain, 1 limited descriptor\n");
+    assert_eq!((ran.code, ran.stdout), (Some(0), good));
+
+    let other = limits.replace("remote_address", "path");
+    folder.write("two.yaml", &other);
+    let ran = run(&["validate", path]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("two.yaml:1:9: "), "{}", ran.stderr);
+    assert_eq!(run(&["validate", "--envoy-merge", path]).code, Some(0));
+
+    folder.write("one.yaml", &limits.replace("minute", "parsec"));
+    let ran = run(&["validate", "--envoy-merge", path]);
+    assert!(ran.stderr.contains("one.yaml:4:25: "), "{}", ran.stderr);
+}
+
+#[test]
 fn a_check_ends_with_the_answer_as_its_code() {
     let server = Server::with_policy(POLICY);
     let cases: [(&[&str], i32, &str); 16] = [
@@ -251,7 +273,7 @@ fn help_fits_a_page_and_names_everything() {
                 "--config <FILE>",
             ],
         ),
-        (&["validate", "--help"], &["Usage: tidegate validate <FILE>..."]),
+        (&["validate", "--help"], &["Usage: tidegate validate [OPTIONS] <FILE>..."]),
     ];
     for (arguments, wanted) in cases {
         let ran = run(arguments);

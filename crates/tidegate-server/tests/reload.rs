@@ -389,6 +389,8 @@ fn a_thousand_reloads_under_load_drop_nobody_and_mix_nothing() {
         store: None,
         http: "127.0.0.1:0".parse().unwrap(),
         resp: "127.0.0.1:0".parse().unwrap(),
+        grpc: "127.0.0.1:0".parse().unwrap(),
+        envoy: Default::default(),
         tokens: Tokens::default(),
         exposure: Exposure::Guarded,
     };

@@ -26,7 +26,7 @@ pub struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Answer over HTTP and the Redis protocol
+    /// Answer over HTTP, the Redis protocol and gRPC for Envoy
     Serve(serve::Options),
     /// Ask whether a key may pass: exit code 0 if it may, 1 if not, 2 if nobody knows
     Check(check::Options),

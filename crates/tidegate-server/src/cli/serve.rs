@@ -4,19 +4,21 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
 use super::{Failure, Outcome, say};
+use crate::envoy::config::SameDomain;
+use crate::envoy::service::{Enforcement, Headers, Settings};
 use crate::logs;
-use crate::policies::Source;
-use crate::server::{self, Exposure, Server};
+use crate::policies::{EnvoySource, Source};
+use crate::server::{self, EnvoyOptions, Exposure, Server};
 use crate::store::Store;
 use crate::tokens::Tokens;
 use crate::watch;
 
-/// Answers over HTTP and the Redis protocol.
+/// Answers over HTTP, the Redis protocol and Envoy's.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Environment:
@@ -32,7 +34,7 @@ pub(super) struct Options {
     /// The policy file; without one a sample is used
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Counts in memory, or redis://[user:pw@]host:port[/db]; wins over the file
+    /// Counts in memory or redis://[user:pw@]host:port[/db]; wins over the file
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where HTTP is spoken
@@ -41,9 +43,64 @@ pub(super) struct Options {
     /// Where the Redis protocol is spoken
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", value_parser = address)]
     resp: SocketAddr,
+    /// Where gRPC is spoken, for Envoy
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081", value_parser = address)]
+    grpc: SocketAddr,
+    #[command(flatten)]
+    envoy: Envoy,
     /// Let anybody in who can reach the address, although there is no token
     #[arg(long)]
     insecure: bool,
+}
+
+/// How Envoy is answered.
+#[derive(Args, Debug)]
+struct Envoy {
+    /// The folder with envoyproxy/ratelimit's files
+    #[arg(long, value_name = "DIR")]
+    envoy_config: Option<PathBuf>,
+    /// Files about the same domain are put together instead of refused
+    #[arg(long, requires = "envoy_config")]
+    envoy_merge: bool,
+    /// Everything passes; what would have been denied is told and counted
+    #[arg(long, requires = "envoy_config")]
+    envoy_shadow: bool,
+    /// Headers for clients: off, theirs or ours
+    #[arg(long, value_name = "OF", default_value = "off", hide_possible_values = true)]
+    envoy_headers: EnvoyHeaders,
+    /// Count under envoyproxy/ratelimit's names, too
+    #[arg(long)]
+    envoy_stats: bool,
+}
+
+/// Headers that Envoy adds to responses.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum EnvoyHeaders {
+    Off,
+    Theirs,
+    Ours,
+}
+
+impl Envoy {
+    fn options(&self) -> EnvoyOptions {
+        let same_domain = if self.envoy_merge { SameDomain::Merge } else { SameDomain::Refuse };
+        let folder = self.envoy_config.clone();
+        EnvoyOptions {
+            source: folder.map(|folder| EnvoySource { folder, same_domain }),
+            settings: Settings {
+                headers: match self.envoy_headers {
+                    EnvoyHeaders::Off => Headers::Off,
+                    EnvoyHeaders::Theirs => Headers::Theirs,
+                    EnvoyHeaders::Ours => Headers::Ours,
+                },
+                enforcement: match self.envoy_shadow {
+                    true => Enforcement::Shadow,
+                    false => Enforcement::Enforce,
+                },
+            },
+            stats: self.envoy_stats,
+        }
+    }
 }
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
@@ -57,6 +114,8 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
         store: options.store.as_deref().map(str::parse::<Store>).transpose()?,
         http: options.http,
         resp: options.resp,
+        grpc: options.grpc,
+        envoy: options.envoy.options(),
         tokens: Tokens::from_env()?,
         exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
     };
@@ -74,7 +133,8 @@ async fn serve(options: server::Options) -> Result<(), Failure> {
     let is_sample = options.source == Source::Sample;
     let server = Server::bind(options).await?;
     let (http, resp) = (server.http_address()?, server.resp_address()?);
-    info!(%http, %resp, store = %server.store(), "listening");
+    let grpc = server.grpc_address()?;
+    info!(%http, %resp, %grpc, store = %server.store(), "listening");
     if is_sample {
         print_what_to_try(http, resp, server.store(), server.needs_token());
     }

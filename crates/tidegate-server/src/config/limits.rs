@@ -6,34 +6,34 @@ use tidegate::{InvalidRule, Limit, Rule};
 
 /// Something wrong with one field of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// The field, from the rule on: `limits[0]`.
-    pub(super) field: String,
+    pub(crate) field: String,
     /// The bytes of its text that are at fault; all of it if nothing is said.
-    pub(super) part: Option<Range<usize>>,
+    pub(crate) part: Option<Range<usize>>,
     /// What the field holds, for the case that its text cannot be shown.
-    pub(super) what: &'static str,
-    pub(super) message: String,
+    pub(crate) what: &'static str,
+    pub(crate) message: String,
     /// Another field that it clashes with.
-    pub(super) first: Option<String>,
+    pub(crate) first: Option<String>,
 }
 
 impl Fault {
     /// The most faults that are looked for in one rule.
-    pub(super) const MOST: usize = 200;
+    pub(crate) const MOST: usize = 200;
 
-    pub(super) fn new(field: &str, what: &'static str, message: impl ToString) -> Self {
+    pub(crate) fn new(field: &str, what: &'static str, message: impl ToString) -> Self {
         Self { field: field.into(), part: None, what, message: message.to_string(), first: None }
     }
 
     #[must_use]
-    pub(super) fn with_first(self, field: &str) -> Self {
+    pub(crate) fn with_first(self, field: &str) -> Self {
         Self { first: Some(field.into()), ..self }
     }
 }
 
 /// Reads limits; faults go by `field`.
-pub(super) fn read(texts: &[String], field: &str, faults: &mut Vec<Fault>) -> Vec<Limit> {
+pub(crate) fn read(texts: &[String], field: &str, faults: &mut Vec<Fault>) -> Vec<Limit> {
     let mut limits = Vec::with_capacity(texts.len().min(Rule::MAX_LIMITS));
     // More than a rule may have are told by their number.
     for (i, text) in texts.iter().enumerate().take(Rule::MAX_LIMITS) {

@@ -37,21 +37,21 @@ mod file;
 mod fill;
 mod include;
 mod json;
-mod limits;
+pub(crate) mod limits;
 mod load;
 mod mask;
-mod place;
-mod problem;
+pub(crate) mod place;
+pub(crate) mod problem;
 mod ratio;
 mod reference;
 mod rule_file;
 mod schema;
 mod settings;
 mod shape;
-mod source;
+pub(crate) mod source;
 mod surroundings;
-mod tree;
-mod yaml;
+pub(crate) mod tree;
+pub(crate) mod yaml;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub use self::reference::{EXAMPLE, reference};
 pub use self::rule_file::{Auto, Lease, MatchFile, MissingKey, OneOrMany, OverrideFile, RuleFile};
 pub use self::schema::schema;
 pub use self::settings::Settings;
-pub use self::surroundings::{Machine, Sealed, Surroundings};
+pub use self::surroundings::{Item, ItemKind, Machine, Sealed, Surroundings};
 
 /// Reads policy files.
 #[derive(Clone, Copy, Debug)]
@@ -131,12 +131,18 @@ impl LoadedRule {
     fn new(built: build::Built, rule: PolicyRule, settings: &Settings) -> Self {
         let on_store_failure = built.on_store_failure.unwrap_or(settings.on_store_failure);
         let fallback_ratio = built.fallback_ratio.unwrap_or(settings.fallback_ratio);
-        let what = match on_store_failure {
-            OnStoreFailure::Fallback => tidegate::OnStoreFailure::Fallback(fallback_ratio.share()),
-            OnStoreFailure::Deny => tidegate::OnStoreFailure::Deny,
-            OnStoreFailure::Allow => tidegate::OnStoreFailure::Allow,
-        };
-        let rule = Arc::new(rule.on_store_failure(what));
+        let rule = Arc::new(rule.on_store_failure(on_store_failure.at(fallback_ratio)));
         Self { rule, file: built.file, on_store_failure, fallback_ratio }
+    }
+}
+
+impl OnStoreFailure {
+    /// The same for the library; a fallback grants this share.
+    pub(crate) fn at(self, share: Ratio) -> tidegate::OnStoreFailure {
+        match self {
+            Self::Fallback => tidegate::OnStoreFailure::Fallback(share.share()),
+            Self::Deny => tidegate::OnStoreFailure::Deny,
+            Self::Allow => tidegate::OnStoreFailure::Allow,
+        }
     }
 }

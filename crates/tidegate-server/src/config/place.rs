@@ -8,7 +8,7 @@ use super::source::{Sources, Span};
 use super::tree::{Kind, Name, Node, Shown};
 
 /// A fault of a field somewhere below `node`, which goes by `around`, in its place.
-pub(super) fn found(fault: Fault, node: &Node, around: &str, sources: &Sources) -> Found {
+pub(crate) fn found(fault: Fault, node: &Node, around: &str, sources: &Sources) -> Found {
     let (span, shown) = of(node, &fault.field, fault.part.clone());
     let span = match fault.what {
         "header" => header_name(node, &fault.field).unwrap_or(span),
@@ -42,7 +42,7 @@ pub(super) fn found(fault: Fault, node: &Node, around: &str, sources: &Sources) 
 }
 
 /// Where a field stands, or a part of its text. A rule without the field goes by its name.
-pub(super) fn of(node: &Node, field: &str, part: Option<Range<usize>>) -> (Span, Shown) {
+pub(crate) fn of(node: &Node, field: &str, part: Option<Range<usize>>) -> (Span, Shown) {
     let found = node.at(field);
     if std::ptr::eq(found, node) {
         let name = node.get("name").map(|name| name.span);

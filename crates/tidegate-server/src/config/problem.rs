@@ -19,10 +19,10 @@ pub struct Problem {
 
 /// One line of a file, and the columns that are meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Excerpt {
-    pub(super) line: String,
-    pub(super) from: usize,
-    pub(super) to: usize,
+pub(crate) struct Excerpt {
+    pub(crate) line: String,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
 }
 
 impl Problem {
@@ -52,12 +52,12 @@ impl Problem {
     }
 
     /// A problem that has no place in a file.
-    pub(super) fn of_field(field: String, message: String) -> Self {
+    pub(crate) fn of_field(field: String, message: String) -> Self {
         Self { place: None, field, message, excerpt: None }
     }
 
     /// A problem with a whole file.
-    pub(super) fn of_file(file: &str, message: String) -> Self {
+    pub(crate) fn of_file(file: &str, message: String) -> Self {
         let file = super::source::escaped(file);
         Self { message: format!("{file}: {message}"), ..Self::of_field(String::new(), message) }
     }
@@ -111,22 +111,30 @@ impl Problems {
         self.files.iter().map(PathBuf::as_path)
     }
 
-    pub(super) fn of(problem: Problem) -> Self {
+    pub(crate) fn of(problem: Problem) -> Self {
         Self { list: vec![problem], more: 0, files: Vec::new() }
     }
 
     /// The problems of rules or fields that come from no file.
-    pub(super) fn of_fields(list: Vec<Problem>) -> Self {
+    pub(crate) fn of_fields(list: Vec<Problem>) -> Self {
         let more = list.len().saturating_sub(Self::MAX);
         Self { list: list.into_iter().take(Self::MAX).collect(), more, files: Vec::new() }
     }
 
+    /// The same with these before them.
     #[must_use]
-    pub(super) fn with_files(self, files: Vec<PathBuf>) -> Self {
+    pub(crate) fn with_first(self, first: Vec<Problem>) -> Self {
+        let (count, all) = (self.count() + first.len(), first.into_iter().chain(self.list));
+        let list: Vec<Problem> = all.take(Self::MAX).collect();
+        Self { more: count - list.len(), list, ..self }
+    }
+
+    #[must_use]
+    pub(crate) fn with_files(self, files: Vec<PathBuf>) -> Self {
         Self { files, ..self }
     }
 
-    pub(super) fn new(found: Vec<Found>, sources: &Sources) -> Self {
+    pub(crate) fn new(found: Vec<Found>, sources: &Sources) -> Self {
         let found = in_order(found);
         let more = found.len().saturating_sub(Self::MAX);
         let first = found.into_iter().take(Self::MAX);
@@ -154,19 +162,19 @@ impl std::error::Error for Problems {}
 
 /// A problem before its place is looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Found {
-    pub(super) span: Span,
-    pub(super) field: String,
-    pub(super) message: String,
+pub(crate) struct Found {
+    pub(crate) span: Span,
+    pub(crate) field: String,
+    pub(crate) message: String,
 }
 
 impl Found {
-    pub(super) fn new(span: Span, field: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(span: Span, field: &str, message: impl Into<String>) -> Self {
         Self { span, field: field.into(), message: message.into() }
     }
 
     /// Is it about this field, or about something inside it?
-    pub(super) fn is_about(&self, field: &str) -> bool {
+    pub(crate) fn is_about(&self, field: &str) -> bool {
         self.field
             .strip_prefix(field)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -181,7 +189,7 @@ fn in_order(mut found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Warnings in the order of the files.
-pub(super) fn warnings(found: Vec<Found>, sources: &Sources) -> Vec<Problem> {
+pub(crate) fn warnings(found: Vec<Found>, sources: &Sources) -> Vec<Problem> {
     let found = in_order(found).into_iter().take(Problems::MAX);
     let warning = |one: Found| Found { message: format!("warning: {}", one.message), ..one };
     found.map(|one| Problem::new(warning(one), sources)).collect()

@@ -8,7 +8,7 @@ pub struct Ratio(f64);
 
 impl Ratio {
     /// What to do about a number that is none.
-    pub(super) const ADVICE: &'static str = "a share is above 0 and at most 1; write one like 0.5";
+    pub(crate) const ADVICE: &'static str = "a share is above 0 and at most 1; write one like 0.5";
 
     /// The share, unless the number is none.
     pub fn new(share: f64) -> Option<Self> {

@@ -7,29 +7,29 @@ use super::problem::Excerpt;
 
 /// Bytes of one of the files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct Span {
-    pub(super) source: SourceId,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(crate) struct Span {
+    pub(crate) source: SourceId,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 /// Which of the files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct SourceId(usize);
+pub(crate) struct SourceId(usize);
 
 impl Span {
     /// Where something is that does not come from a file.
-    pub(super) const NOWHERE: Self = Self { source: SourceId(usize::MAX), start: 0, end: 0 };
+    pub(crate) const NOWHERE: Self = Self { source: SourceId(usize::MAX), start: 0, end: 0 };
 
     /// Does it lie within `other`?
-    pub(super) fn is_within(&self, other: &Self) -> bool {
+    pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.source == other.source && self.start >= other.start && self.end <= other.end
     }
 }
 
 /// All files of one policy.
 #[derive(Default, Debug)]
-pub(super) struct Sources(Vec<Source>);
+pub(crate) struct Sources(Vec<Source>);
 
 #[derive(Debug)]
 struct Source {
@@ -43,10 +43,10 @@ struct Source {
 
 /// A place as people write it, from 1. Columns count characters.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Place {
-    pub(super) file: String,
-    pub(super) line: usize,
-    pub(super) column: usize,
+pub(crate) struct Place {
+    pub(crate) file: String,
+    pub(crate) line: usize,
+    pub(crate) column: usize,
 }
 
 impl std::fmt::Display for Place {
@@ -56,25 +56,25 @@ impl std::fmt::Display for Place {
 }
 
 impl Sources {
-    pub(super) fn add(&mut self, name: &str, text: String) -> SourceId {
+    pub(crate) fn add(&mut self, name: &str, text: String) -> SourceId {
         let lines = line_starts(&text);
         self.0.push(Source { name: name.into(), text, lines, secrets: Vec::new() });
         SourceId(self.0.len() - 1)
     }
 
-    pub(super) fn text(&self, id: SourceId) -> &str {
+    pub(crate) fn text(&self, id: SourceId) -> &str {
         self.0.get(id.0).map_or("", |source| &source.text)
     }
 
     /// From now on these bytes are not shown.
-    pub(super) fn hide(&mut self, span: Span) {
+    pub(crate) fn hide(&mut self, span: Span) {
         if let Some(source) = self.0.get_mut(span.source.0) {
             source.secrets.push(span.start..span.end);
         }
     }
 
     /// Where a span begins; nothing if it is in no file.
-    pub(super) fn place(&self, span: Span) -> Option<Place> {
+    pub(crate) fn place(&self, span: Span) -> Option<Place> {
         let source = self.0.get(span.source.0)?;
         let (line, start) = source.line_of(span.start);
         let column = source.text.get(start..span.start).map_or(0, |text| text.chars().count());
@@ -82,7 +82,7 @@ impl Sources {
     }
 
     /// The line in which a span begins, without its secrets.
-    pub(super) fn excerpt(&self, span: Span) -> Option<Excerpt> {
+    pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
         let source = self.0.get(span.source.0)?;
         let (number, start) = source.line_of(span.start);
         let line = source.line(number);
@@ -213,7 +213,7 @@ fn window(shown: &[char], from: usize, to: usize) -> Excerpt {
 }
 
 /// Text in which nothing can move the cursor.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 

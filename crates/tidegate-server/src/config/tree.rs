@@ -5,13 +5,13 @@ use super::source::Span;
 
 /// A value and its place.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Node {
-    pub(super) span: Span,
-    pub(super) kind: Kind,
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) kind: Kind,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Nothing, `~` or `null`.
     Nothing,
     /// A text with a variable that could not be filled in, which has been said already.
@@ -23,19 +23,19 @@ pub(super) enum Kind {
 
 /// A text, a number, `true`..: which of them it is depends on who asks.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Scalar {
-    pub(super) text: String,
+pub(crate) struct Scalar {
+    pub(crate) text: String,
     /// In quotes or a block: certainly text.
-    pub(super) quoted: bool,
+    pub(crate) quoted: bool,
     /// Where the text stands in the file letter by letter, if it does.
-    pub(super) letters: Option<usize>,
+    pub(crate) letters: Option<usize>,
     /// May it be printed?
-    pub(super) shown: Shown,
+    pub(crate) shown: Shown,
 }
 
 /// May a text be printed?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shown {
+pub(crate) enum Shown {
     Yes,
     /// It holds the value of a variable.
     Filled,
@@ -45,26 +45,36 @@ pub(super) enum Shown {
 
 /// A field and its value.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) key_span: Span,
-    pub(super) value: Node,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_span: Span,
+    pub(crate) value: Node,
 }
 
 impl Node {
+    /// Is there no value?
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self.kind, Kind::Nothing)
+    }
+
+    /// Is it neither a list nor a map?
+    pub(crate) fn is_text(&self) -> bool {
+        matches!(self.kind, Kind::Scalar(_))
+    }
+
     /// The value of a field.
-    pub(super) fn get(&self, field: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, field: &str) -> Option<&Node> {
         self.entry(field).map(|entry| &entry.value)
     }
 
     /// A field with its name.
-    pub(super) fn entry(&self, field: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, field: &str) -> Option<&Entry> {
         let Kind::Map(entries) = &self.kind else { return None };
         entries.iter().find(|entry| entry.key == field)
     }
 
     /// The value at a path like `overrides[0].key`, or the nearest one around it.
-    pub(super) fn at(&self, path: &str) -> &Node {
+    pub(crate) fn at(&self, path: &str) -> &Node {
         let steps = path.split(['.', '[']).map(|step| step.trim_end_matches(']'));
         let mut node = self;
         for step in steps.filter(|step| !step.is_empty()) {
@@ -82,12 +92,12 @@ impl Node {
 }
 
 /// Text is printed unless it looks as if it held a secret.
-pub(super) fn shown(text: &str) -> Shown {
+pub(crate) fn shown(text: &str) -> Shown {
     if mask::in_line(text).is_empty() { Shown::Yes } else { Shown::Secret }
 }
 
 /// Text in an error, cut short, unless it looks as if it held a secret.
-pub(super) struct Name<'n>(pub(super) &'n str);
+pub(crate) struct Name<'n>(pub(crate) &'n str);
 
 impl std::fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -17,7 +17,7 @@ const MAX_NODES: usize = 250_000;
 const MAX_DEPTH: usize = 32;
 
 /// Reads one file. `None` if it is empty, or so broken that `found` has all there is to say.
-pub(super) fn parse(
+pub(crate) fn parse(
     source: SourceId,
     sources: &mut Sources,
     found: &mut Vec<Found>,

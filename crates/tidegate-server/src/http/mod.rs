@@ -6,13 +6,14 @@
 //!   the document; `operation` and `examples`: its parts.
 //! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
 //! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
-//!   `strict`: their JSON. `status`: health and metrics.
+//!   `strict`: their JSON. `status`: health and metrics. `envoy`: what envoyproxy/ratelimit answers.
 //! - [`problem`]: what went wrong. [`connection`]: one client.
 
 mod authorize;
 mod bodies;
 mod calls;
 pub mod connection;
+mod envoy;
 mod examples;
 mod keys;
 mod openapi;
@@ -30,6 +31,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
@@ -38,6 +40,9 @@ use http_body_util::LengthLimitError;
 use self::bodies::Object;
 use self::problem::Problem;
 use self::routes::Route;
+use crate::drain::Drain;
+use crate::envoy::grpc::Grpc;
+use crate::envoy::service::RateLimits;
 use crate::metrics;
 use crate::policies::Policies;
 use crate::service::{Answer, Service};
@@ -57,14 +62,22 @@ pub struct Door {
     pub policies: Arc<Policies>,
     /// What opens the door.
     pub tokens: Arc<Tokens>,
+    /// Who answers what Envoy asks.
+    pub envoy: Arc<RateLimits>,
+    /// Whether the server is about to end.
+    pub drain: Drain,
 }
 
-/// Everything under one address.
-pub fn router(door: Door) -> Router {
+/// Everything under one address, gRPC too.
+pub fn router(door: Door, grpc: &Grpc) -> Router {
     let add = |router: Router<Door>, route: Route| router.route(route.path, route.handlers);
     let calls = routes::calls().into_iter().fold(Router::new(), add);
+    let calls = calls.route("/json", post(envoy::should_rate_limit));
     let calls = calls.route_layer(from_fn_with_state(door.clone(), measure));
     let all = routes::others().into_iter().fold(calls, add);
+    let all = all.route("/healthcheck", get(envoy::health));
+    let add = |router: Router<Door>, path: String| router.route_service(&path, grpc.clone());
+    let all = Grpc::addresses().into_iter().fold(all, add);
     all.fallback(not_found).method_not_allowed_fallback(not_allowed).with_state(door)
 }
 
@@ -109,7 +122,7 @@ impl Door {
 
 /// The token that a request shows: in a header of our own, for the sake of proxies that pass on
 /// the client's `Authorization`, or as a bearer token.
-fn token(headers: &HeaderMap) -> Option<&[u8]> {
+pub(crate) fn token(headers: &HeaderMap) -> Option<&[u8]> {
     match headers.get("x-tidegate-token") {
         Some(token) => Some(token.as_bytes()),
         None => tidegate_tower::extract::bearer(headers).map(str::as_bytes),
@@ -118,16 +131,24 @@ fn token(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// The body of a request, in JSON.
 async fn read_json<T: serde::de::DeserializeOwned>(request: Request) -> Result<T, Problem> {
-    let body = read_body(request).await?;
-    match serde_json::from_slice(&body) {
+    parse_json(&read_body(request).await?)
+}
+
+fn parse_json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    match serde_json::from_slice(body) {
         Ok(Object(value)) => Ok(value),
-        Err(_) => Err(explain_json::<T>(&body)),
+        Err(_) => Err(explain_json::<T>(body)),
     }
 }
 
 /// The body of a request that claims to be JSON.
 async fn read_body(request: Request) -> Result<Bytes, Problem> {
     is_json_request(request.headers())?;
+    read_bytes(request).await
+}
+
+/// The body of a request.
+async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
     let reading = axum::body::to_bytes(request.into_body(), MAX_BODY);
     let (status, detail) = match tokio::time::timeout(BODY_DEADLINE, reading).await {
         Ok(Ok(body)) => return Ok(body),

@@ -96,7 +96,8 @@ pub(super) async fn ready(State(door): State<Door>) -> Response {
 /// `GET /metrics`
 pub(super) async fn metrics(State(door): State<Door>) -> Response {
     let health = door.service.health();
-    text(Metrics::CONTENT_TYPE, door.service.metrics().render(&health))
+    let theirs = door.envoy.stats().map(|stats| stats.render()).unwrap_or_default();
+    text(Metrics::CONTENT_TYPE, door.service.metrics().render(&health) + &theirs)
 }
 
 /// `GET /openapi.json`

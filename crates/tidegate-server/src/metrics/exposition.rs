@@ -4,10 +4,10 @@ use std::fmt::{self, Display, Write};
 
 /// Text in the making, family by family.
 #[derive(Default)]
-pub(super) struct Exposition(String);
+pub(crate) struct Exposition(String);
 
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -15,7 +15,7 @@ pub(super) enum Kind {
 
 impl Exposition {
     /// Begins a family. Each name comes once, and its samples follow at once.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
+    pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -28,7 +28,7 @@ impl Exposition {
     }
 
     /// A family of one sample without labels.
-    pub(super) fn gauge(&mut self, name: &'static str, help: &str, value: impl Display) {
+    pub(crate) fn gauge(&mut self, name: &'static str, help: &str, value: impl Display) {
         self.family(name, Kind::Gauge, help).sample("", &[], value);
     }
 
@@ -37,7 +37,7 @@ impl Exposition {
         self.family(name, Kind::Counter, help).sample("", &[], value);
     }
 
-    pub(super) fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.0
     }
 
@@ -58,14 +58,14 @@ impl Exposition {
 }
 
 /// The samples of one name.
-pub(super) struct Family<'a> {
+pub(crate) struct Family<'a> {
     out: &'a mut Exposition,
     name: &'static str,
 }
 
 impl Family<'_> {
     /// One line. The suffix is empty but for the parts of a histogram.
-    pub(super) fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub(crate) fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         self.out.write(format_args!("{}{suffix}", self.name));
         for (i, (name, text)) in labels.iter().enumerate() {
             let before = if i == 0 { '{' } else { ',' };

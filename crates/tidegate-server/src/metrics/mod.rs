@@ -8,7 +8,7 @@
 //!
 //! A label is a rule, an outcome, a source, a door or a kind of error, and never a key.
 
-mod exposition;
+pub(crate) mod exposition;
 mod histogram;
 mod rules;
 #[cfg(test)]
@@ -32,17 +32,20 @@ pub enum Door {
     Http,
     /// The Redis protocol.
     Resp,
+    /// Envoy's protocol over gRPC.
+    Grpc,
 }
 
 impl Door {
     /// Every door.
-    pub const ALL: [Self; 2] = [Self::Http, Self::Resp];
+    pub const ALL: [Self; 3] = [Self::Http, Self::Resp, Self::Grpc];
 
     /// The word for it in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Resp => "resp",
+            Self::Grpc => "grpc",
         }
     }
 }
@@ -259,6 +262,7 @@ impl Metrics {
         match door {
             Door::Http => &self.doors[0],
             Door::Resp => &self.doors[1],
+            Door::Grpc => &self.doors[2],
         }
     }
 

@@ -37,7 +37,7 @@ impl From<&Output> for Ran {
 
 /// Runs `tidegate serve` until it listens or has ended: then its code, or `None` if it listened.
 pub(crate) fn serve(arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
-    let mut child = command(&[&["serve"], arguments].concat(), variables)
+    let mut child = command(&[&["serve", "--grpc", "127.0.0.1:0"], arguments].concat(), variables)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

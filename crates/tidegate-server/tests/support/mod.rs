@@ -19,6 +19,7 @@ pub struct Server {
     child: Child,
     pub http: SocketAddr,
     pub resp: SocketAddr,
+    pub grpc: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -43,22 +44,25 @@ impl Server {
             log.lock().unwrap().push(line);
             if fields["message"] == "listening" {
                 let address = |name: &str| fields[name].as_str()?.parse::<SocketAddr>().ok();
-                addresses = address("http").zip(address("resp"));
+                addresses = address("http").zip(address("resp")).zip(address("grpc"));
                 break;
             }
         }
-        let Some((http, resp)) = addresses else {
+        let Some(((http, resp), grpc)) = addresses else {
             panic!("the server did not start: {:?}", log.lock().unwrap());
         };
         let kept = log.clone();
         std::thread::spawn(move || lines.for_each(|line| kept.lock().unwrap().push(line)));
-        Self { child, http, resp, log }
+        Self { child, http, resp, grpc, log }
     }
 
     /// The command that starts a server, for tests in which it does not.
     pub fn command(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);
+        if !arguments.contains(&"--grpc") {
+            command.args(["--grpc", "127.0.0.1:0"]);
+        }
         command.args(arguments).envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command

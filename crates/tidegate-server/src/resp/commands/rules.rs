@@ -89,7 +89,7 @@ pub(super) async fn check_many(
     let answer = service.ask(verb, &asks, None).await.map_err(text)?;
     let first = match asks[0].target {
         Target::Rule(name) => name,
-        Target::Limit(_) | Target::Throttle(_) => "",
+        Target::Limit(_) | Target::Throttle(_) | Target::Own(_) => "",
     };
     reply.array(9);
     write_decision(&answer, first, reply);

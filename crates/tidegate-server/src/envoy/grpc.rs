@@ -1,0 +1,210 @@
+//! The door that Envoy comes through: gRPC, with health and reflection.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use http::{Request, Response};
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::{Status, async_trait};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+use tonic_reflection::server::Builder as Reflection;
+use tower::BoxError;
+
+use super::proto::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use super::proto::{self, RateLimitRequest, RateLimitResponse};
+use super::service::{Fault, RateLimits};
+use crate::drain::Drain;
+use crate::http::token;
+use crate::metrics::Door;
+use crate::tokens::{Access, Tokens};
+
+/// The longest message in bytes.
+pub const MAX_MESSAGE: usize = 256 << 10;
+/// How long a request may take, most of all to arrive.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How often health looks how the store is.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// The services whose health is told: all together, as envoyproxy/ratelimit calls itself, and by its name.
+const HEALTHY: [&str; 3] = ["", "ratelimit", Limits::NAME];
+
+type Limits = RateLimitServiceServer<Asked>;
+
+/// All services of this door. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Grpc {
+    limits: Limits,
+    /// Those that are asked now and then.
+    others: Router,
+    health: HealthReporter,
+}
+
+/// Answers Envoy.
+#[derive(Debug)]
+struct Asked {
+    limits: Arc<RateLimits>,
+    tokens: Arc<Tokens>,
+}
+
+impl Grpc {
+    /// The services, answered by `limits` for whoever has a token.
+    pub fn new(limits: Arc<RateLimits>, tokens: Arc<Tokens>) -> Self {
+        let health = HealthReporter::new();
+        let others = Router::new();
+        let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
+        let mut others = add(others, service);
+        let reflection = || {
+            Reflection::configure()
+                .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // They fail on descriptors that are none, and a test asks for ours.
+        if let (Ok(present), Ok(older)) = (reflection().build_v1(), reflection().build_v1alpha()) {
+            others = add(add(others, present), older);
+        }
+        let others = others.fallback(async || {
+            let unknown =
+                Status::unimplemented("no such service; ask reflection for all there are");
+            unknown.into_http::<axum::body::Body>()
+        });
+        let limits = Limits::new(Asked { limits, tokens }).max_decoding_message_size(MAX_MESSAGE);
+        Self { limits, others: others.with_state(()), health }
+    }
+
+    /// The addresses that its services are at.
+    pub fn addresses() -> [String; 4] {
+        const REFLECTION: [&str; 2] =
+            ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
+        let health = "grpc.health.v1.Health";
+        [Limits::NAME, health, REFLECTION[0], REFLECTION[1]]
+            .map(|name| format!("/{name}/{{*method}}"))
+    }
+
+    /// Keeps health up to date until the server drains; then nothing here is healthy any more.
+    pub async fn tell_health(&self, is_ready: impl Fn() -> bool, mut drain: Drain) {
+        let mut told = None;
+        loop {
+            let ready = is_ready() && !drain.has_begun();
+            if told != Some(ready) {
+                told = Some(ready);
+                let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+                for name in HEALTHY {
+                    self.health.set_service_status(name, status).await;
+                }
+            }
+            if drain.has_begun() {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_PAUSE) => {}
+                () = drain.begun() => {}
+            }
+        }
+        // Whoever watches has been told, and would keep the server from ending.
+        let mut health = self.health.clone();
+        for name in HEALTHY {
+            health.clear_service_status(name).await;
+        }
+    }
+}
+
+fn add<S>(router: Router, service: S) -> Router
+where
+    S: tower::Service<Request<axum::body::Body>, Error = Infallible>
+        + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Response: IntoResponse,
+    S::Future: Send + 'static,
+{
+    router.route_service(&format!("/{}/{{*method}}", S::NAME), service)
+}
+
+impl<B> tower::Service<Request<B>> for Grpc
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if is_for_limits(request.uri().path()) {
+            let answer = self.limits.call(request);
+            return Box::pin(async move {
+                match tokio::time::timeout(DEADLINE, answer).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        let told = "the request was too long in coming";
+                        Ok(Status::deadline_exceeded(told).into_http())
+                    }
+                }
+            });
+        }
+        let answer = self.others.call(request);
+        Box::pin(async move { answer.await.map(|response| response.map(Body::new)) })
+    }
+}
+
+fn is_for_limits(path: &str) -> bool {
+    path.strip_prefix('/')
+        .and_then(|path| path.strip_prefix(Limits::NAME))
+        .is_some_and(|rest| rest.starts_with('/'))
+}
+
+#[async_trait]
+impl RateLimitService for Asked {
+    async fn should_rate_limit(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        self.admit(&request)?;
+        let (service, request) = (self.limits.service(), request.get_ref());
+        let before = service.clock().elapsed();
+        let decided = self.limits.decide(request).await;
+        let took: Duration = service.clock().elapsed().saturating_sub(before).into();
+        service.metrics().observe(Door::Grpc, took);
+        Ok(tonic::Response::new(decided?))
+    }
+}
+
+impl Asked {
+    /// Lets somebody in who may ask.
+    fn admit<T>(&self, request: &tonic::Request<T>) -> Result<(), Status> {
+        let shown = token(request.metadata().as_ref());
+        let access = shown.and_then(|token| self.tokens.access_with(token));
+        if access.max(Some(self.tokens.access())) >= Some(Access::Check) {
+            return Ok(());
+        }
+        let told = "show the token as authorization: Bearer, or as x-tidegate-token; \
+                    in Envoy with initial_metadata of the grpc_service";
+        Err(Status::unauthenticated(told))
+    }
+}
+
+impl From<Fault> for Status {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Invalid(told) => Self::invalid_argument(told),
+            Fault::Unavailable(told) => Self::unavailable(told),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The Rust code of the protocols in `proto/`, without `protoc`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Finding, Result, workspace_root};
+
+/// What is compiled, with all that it needs.
+const ROOT: &str = "envoy/service/ratelimit/v3/rls.proto";
+/// Where the code lies.
+const CODE: &str = "crates/tidegate-server/src/envoy/proto";
+/// The protocols themselves, for reflection.
+const DESCRIPTORS: &str = "descriptors.bin";
+
+/// Writes the code anew.
+pub(crate) fn run() -> Result<Finding> {
+    let folder = workspace_root()?.join(CODE);
+    let wanted = compile()?;
+    fs::create_dir_all(&folder)?;
+    for name in read(&folder)?.keys().filter(|name| !wanted.contains_key(*name)) {
+        fs::remove_file(folder.join(name))?;
+    }
+    for (name, bytes) in &wanted {
+        fs::write(folder.join(name), bytes)?;
+    }
+    println!("{} files in {CODE}", wanted.len());
+    Ok(Finding::Good)
+}
+
+/// Every file by its name.
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn compile() -> Result<Files> {
+    let out = Scratch::new()?;
+    let mut protocols = protox::Compiler::new([workspace_root()?.join("proto")])?;
+    protocols.include_imports(true).include_source_info(true).open_file(ROOT)?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        .emit_rerun_if_changed(false)
+        .out_dir(&out.0)
+        .compile_fds(protocols.file_descriptor_set())?;
+    let mut files = read(&out.0)?;
+    // Nobody who asks over the wire wants the comments.
+    let descriptors = protocols.include_source_info(false).encode_file_descriptor_set();
+    files.insert(DESCRIPTORS.into(), descriptors);
+    Ok(files)
+}
+
+fn read(folder: &Path) -> Result<Files> {
+    let mut files = Files::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().map_err(|_| "a file without a name")?;
+        files.insert(name, fs::read(entry.path())?);
+    }
+    Ok(files)
+}
+
+/// A folder of our own; gone when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("tidegate-protos-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Left behind, it harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_is_what_the_protocols_compile_to() {
+        let there = read(&workspace_root().unwrap().join(CODE)).unwrap();
+        let wanted = compile().unwrap();
+        let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&there), names(&wanted), "run `cargo xtask protos`");
+        for (name, bytes) in &wanted {
+            assert!(there[name] == *bytes, "{name} differs; run `cargo xtask protos`");
+        }
+    }
+}
