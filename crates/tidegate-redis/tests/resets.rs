@@ -107,7 +107,12 @@ async fn a_server_that_comes_back_with_what_it_had_saved_may_lack_the_rest() {
     let replica = Server::start();
     replica.replica_of(&server);
     let asking = Asking::at(&server.url()).await;
-    assert_eq!(server.cli(&["SAVE"]), "OK");
+    // What the replica was sent is perhaps being written yet.
+    let begun = Instant::now();
+    while server.cli(&["SAVE"]) != "OK" {
+        assert!(begun.elapsed() < PATIENCE, "it is never saved");
+        sleep(Duration::from_millis(10)).await;
+    }
     server.restart();
     let text = asking.until_counted(1).await;
     assert!(text.contains("with what it had saved before replication offset"), "{text}");
