@@ -32,6 +32,8 @@ impl Frame<'_> {
     }
 }
 
+const MOST_SHOWN: usize = 200;
+
 impl Loader<'_> {
     /// Reads a file that another includes.
     pub(super) fn include(&mut self, frame: &Frame<'_>, item: &Node, written: &str) {
@@ -50,6 +52,7 @@ impl Loader<'_> {
                 }
             }
         };
+        let name = brief(name);
         let identity = self.surroundings.identity(&path);
         if let Some(message) = self.include_fault(frame, &identity, &name) {
             self.found.push(Found::new(item.span, "include", message));
@@ -96,5 +99,13 @@ impl Loader<'_> {
             return Some(format!("more than {} files: {route}", Config::MAX_FILES));
         }
         None
+    }
+}
+
+/// As long as a path commonly is, for a message.
+fn brief(name: String) -> String {
+    match name.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name,
     }
 }

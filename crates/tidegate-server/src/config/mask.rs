@@ -41,6 +41,7 @@ fn in_authority(text: &str) -> Option<Range<usize>> {
 pub(super) fn is_secret(field: &str) -> bool {
     let field = field.to_ascii_lowercase();
     ["secret", "passw", "token", "credential"].iter().any(|word| field.contains(word))
+        || tidegate::closest(&field, ["secret", "password"].into_iter()).is_some()
 }
 
 /// What looks like a secret in a line, whether or not the file around it can be read.
@@ -60,8 +61,19 @@ pub(super) fn in_line(line: &str) -> Vec<Range<usize>> {
     if let Some((colon, _)) = named {
         let value = line[colon + 1..].trim_start();
         found.push(line.len() - value.len()..line.len());
+    } else {
+        found.extend(after_first_word(line));
     }
     found
+}
+
+/// What follows a secret's name that begins a line, though no colon does: somebody forgot it.
+fn after_first_word(line: &str) -> Option<Range<usize>> {
+    let start = line.find(|c: char| c.is_alphanumeric())?;
+    let word = line[start..].split(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).next()?;
+    let end = start + word.len();
+    let is_name = is_secret(word) && word != "token-bucket";
+    (is_name && end < line.len()).then_some(end..line.len())
 }
 
 #[cfg(test)]
@@ -102,6 +114,11 @@ mod tests {
             ("{ store: memory, secret: abc }", "{ store: memory, secret: ***"),
             ("secret:", "secret:***"),
             ("client-secret: abc", "client-secret: ***"),
+            ("secret abc", "secret***"),
+            ("secert: abc", "secert: ***"),
+            ("  - 'secret'=abc", "  - 'secret***"),
+            ("secret", "secret"),
+            ("- token-bucket 5/s", "- token-bucket 5/s"),
             ("store: redis://:abc@h", "store: redis://:***@h"),
             ("store: unix:///s?password=abc # d", "store: unix:///s?***"),
             ("store: redis://u:a?c@h?d", "store: redis://u:***@h?***"),
