@@ -24,6 +24,11 @@ impl Rng {
         self.any() % end.max(1)
     }
 
+    /// A place in something of this length. Zero if that is empty.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
     /// A number from `first` to `last`, both included.
     pub fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below((last - first).saturating_add(1))
@@ -36,7 +41,7 @@ impl Rng {
 
     /// One of `items`.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len() as u64) as usize]
+        items[self.index(items.len())]
     }
 
     /// A number from 1 to `last` whose magnitude is as likely to be small as large.

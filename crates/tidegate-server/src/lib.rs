@@ -4,7 +4,8 @@
 //!
 //! - [`cli`]: the command line.
 //! - [`server`]: its doors, its life and its end. [`drain`]: the end.
-//! - [`http`] and [`resp`]: the doors. [`tokens`]: who may ask.
+//! - [`http`] and [`resp`]: the doors. [`envoy`]: what Envoy asks, over gRPC and JSON, and its files. [`tokens`]: who
+//!   may ask.
 //! - [`service`]: what every door asks. [`explain`]: the same in sentences.
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::{Clock, SystemClock};
+use tidegate_model::Rng;
 use tidegate_server::config::{
     Config, EXAMPLE, Loaded, Problems, RuleFile, Settings, Surroundings,
 };
@@ -35,26 +36,6 @@ rules:
         until: 2030-06-01T12:00:00+02:00
   - { "name": "drei-${V}", limits: ["fixed-window 3/month tz Europe/Berlin"], allow: [::1, ünï] }
 "#;
-
-/// Names the seed and the case of whatever goes wrong.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % (end.max(1) as u64)) as usize
-    }
-
-    fn one<'o, T>(&mut self, of: &'o [T]) -> &'o T {
-        &of[self.below(of.len())]
-    }
-}
 
 /// The file under test, and one that it may include.
 struct World(Vec<u8>);
@@ -120,44 +101,44 @@ const SNIPPETS: [&str; 40] = [
     "key: [path:id]",
 ];
 
-fn mutate(text: &mut Vec<u8>, draw: &mut Draw) {
-    let at = draw.below(text.len() + 1);
-    match draw.below(9) {
+fn mutate(text: &mut Vec<u8>, draw: &mut Rng) {
+    let at = draw.index(text.len() + 1);
+    match draw.index(9) {
         0 if !text.is_empty() => {
-            let at = draw.below(text.len());
-            text[at] ^= 1 << draw.below(8);
+            let at = draw.index(text.len());
+            text[at] ^= 1 << draw.index(8);
         }
         1 => text.truncate(at),
         2 => {
             let lines: Vec<&[u8]> = text.split_inclusive(|b| *b == b'\n').collect();
-            let (from, to) = (draw.below(lines.len()), draw.below(lines.len()));
+            let (from, to) = (draw.index(lines.len()), draw.index(lines.len()));
             let (line, mut lines) = (lines.get(from).copied().unwrap_or_default(), lines.clone());
             lines.insert(to.min(lines.len()), line);
             *text = lines.concat();
         }
         3 => {
             let lines: Vec<&[u8]> = text.split_inclusive(|b| *b == b'\n').collect();
-            let out = draw.below(lines.len());
+            let out = draw.index(lines.len());
             let kept = lines.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, line)| *line);
             *text = kept.collect::<Vec<_>>().concat();
         }
         4 => {
             let deep =
-                draw.one(&["[", "{a: ", "- ", "? ", "&x [", "\"${V}\", "]).repeat(draw.below(80));
+                draw.pick(&["[", "{a: ", "- ", "? ", "&x [", "\"${V}\", "]).repeat(draw.index(80));
             text.splice(at..at, deep.bytes());
         }
         5 => {
-            let end = (at + draw.below(20)).min(text.len());
+            let end = (at + draw.index(20)).min(text.len());
             text.drain(at..end);
         }
         6 => {
-            let end = (at + draw.below(40)).min(text.len());
+            let end = (at + draw.index(40)).min(text.len());
             let moved: Vec<u8> = text[at..end].to_vec();
-            let to = draw.below(text.len() + 1);
+            let to = draw.index(text.len() + 1);
             text.splice(to..to, moved);
         }
         _ => {
-            let snippet = draw.one(&SNIPPETS).bytes();
+            let snippet = draw.pick(&SNIPPETS).bytes();
             text.splice(at..at, snippet);
         }
     }
@@ -165,11 +146,11 @@ fn mutate(text: &mut Vec<u8>, draw: &mut Draw) {
 
 #[test]
 fn no_mutated_policy_panics_or_leaks() {
-    let mut draw = Draw(SEED);
+    let mut draw = Rng::new(SEED);
     let mut loaded = 0;
     for case in 0..CASES {
-        let mut text = draw.one(&[EXAMPLE, OTHER]).as_bytes().to_vec();
-        for _ in 0..=draw.below(4) {
+        let mut text = draw.pick(&[EXAMPLE, OTHER]).as_bytes().to_vec();
+        for _ in 0..=draw.index(4) {
             mutate(&mut text, &mut draw);
         }
         match load(text) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tidegate::{Clock, SystemClock};
+use tidegate_model::Rng;
 use tidegate_server::envoy::config::{EnvoyConfig, Options, SameDomain, Unit};
 
 const SEED: u64 = 0x7469_6465_6761_7465;
@@ -43,26 +44,6 @@ descriptors:
     rate_limit: { unit: YEAR, requests_per_unit: 0 }
 "#;
 
-/// Names the seed and the case of whatever goes wrong.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % (end.max(1) as u64)) as usize
-    }
-
-    fn one<'o, T>(&mut self, of: &'o [T]) -> &'o T {
-        &of[self.below(of.len())]
-    }
-}
-
 const SNIPPETS: [&str; 36] = [
     "&a ",
     "*a",
@@ -102,20 +83,20 @@ const SNIPPETS: [&str; 36] = [
     "name: a, ",
 ];
 
-fn mutate(text: &mut Vec<u8>, draw: &mut Draw) {
-    let at = draw.below(text.len() + 1);
-    match draw.below(8) {
+fn mutate(text: &mut Vec<u8>, draw: &mut Rng) {
+    let at = draw.index(text.len() + 1);
+    match draw.index(8) {
         0 if !text.is_empty() => {
-            let at = draw.below(text.len());
-            text[at] ^= 1 << draw.below(8);
+            let at = draw.index(text.len());
+            text[at] ^= 1 << draw.index(8);
         }
         1 => text.truncate(at),
         2 | 3 => {
             // A line goes, or stands somewhere else too.
             let lines: Vec<&[u8]> = text.split_inclusive(|b| *b == b'\n').collect();
-            let (from, to) = (draw.below(lines.len()), draw.below(lines.len() + 1));
+            let (from, to) = (draw.index(lines.len()), draw.index(lines.len() + 1));
             let (line, mut lines) = (lines.get(from).copied().unwrap_or_default(), lines.clone());
-            if draw.below(2) == 0 && !lines.is_empty() {
+            if draw.index(2) == 0 && !lines.is_empty() {
                 lines.remove(from);
             } else {
                 lines.insert(to.min(lines.len()), line);
@@ -123,15 +104,15 @@ fn mutate(text: &mut Vec<u8>, draw: &mut Draw) {
             *text = lines.concat();
         }
         4 => {
-            let deep = draw.one(&["[", "{a: ", "- ", "{descriptors: ["]).repeat(draw.below(80));
+            let deep = draw.pick(&["[", "{a: ", "- ", "{descriptors: ["]).repeat(draw.index(80));
             text.splice(at..at, deep.bytes());
         }
         5 => {
-            let end = (at + draw.below(20)).min(text.len());
+            let end = (at + draw.index(20)).min(text.len());
             text.drain(at..end);
         }
         _ => {
-            let snippet = draw.one(&SNIPPETS).bytes();
+            let snippet = draw.pick(&SNIPPETS).bytes();
             text.splice(at..at, snippet);
         }
     }
@@ -154,11 +135,11 @@ fn load(text: &str) -> Result<EnvoyConfig, String> {
 
 #[test]
 fn no_mutated_file_panics_or_leaks() {
-    let mut draw = Draw(SEED);
+    let mut draw = Rng::new(SEED);
     let mut loaded = 0;
     for case in 0..CASES {
         let mut text = WHOLE.as_bytes().to_vec();
-        for _ in 0..=draw.below(4) {
+        for _ in 0..=draw.index(4) {
             mutate(&mut text, &mut draw);
         }
         match load(&String::from_utf8_lossy(&text)) {
@@ -188,16 +169,16 @@ fn names(config: &EnvoyConfig) -> Vec<String> {
 }
 
 /// Looks up entries that fit, nearly fit, or do not.
-fn use_it(config: &EnvoyConfig, draw: &mut Draw) {
+fn use_it(config: &EnvoyConfig, draw: &mut Rng) {
     let long = "x".repeat(5_000);
     let texts =
         ["remote_address", "10.0.0.1", "path", "/a/x/b", "method", "GET", "", "free", "k", &long];
     for domain in config.domains() {
-        let count = draw.below(10);
+        let count = draw.index(10);
         let entries: Vec<(&str, &str)> =
-            (0..count).map(|_| (*draw.one(&texts), *draw.one(&texts))).collect();
-        let requests = u32::try_from(draw.below(1 << 32)).unwrap_or(0);
-        let unit = *draw.one(&Unit::ALL);
+            (0..count).map(|_| (draw.pick(&texts), draw.pick(&texts))).collect();
+        let requests = u32::try_from(draw.index(1 << 32)).unwrap_or(0);
+        let unit = draw.pick(&Unit::ALL);
         let found = [domain.find(&entries), domain.find_overridden(&entries, requests, unit)];
         for found in found.into_iter().flatten() {
             assert!(

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate::{Call, Charge, Cost, Engine, Memory, Op};
+use tidegate_model::Rng;
 use tidegate_server::envoy::config::{Domain, EnvoyConfig, Unit};
 use tidegate_server::envoy::lookup::Found;
 
@@ -332,20 +333,8 @@ fn limits_that_come_with_requests_are_made_once_and_not_kept_without_end() {
     assert!(closed.domain("d").unwrap().find_overridden(&[("k", "v")], 5, Unit::Hour).is_none());
 }
 
-/// Draws from a seed.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-
-    fn text(&mut self, letters: &[&str], most: usize) -> String {
-        (0..self.below(most + 1)).map(|_| letters[self.below(letters.len())]).collect()
-    }
+fn text(draw: &mut Rng, letters: &[&str], most: usize) -> String {
+    (0..draw.index(most + 1)).map(|_| draw.pick(letters)).collect()
 }
 
 /// A descriptor as it is written: key, value, number of its limit, and those below it.
@@ -357,17 +346,17 @@ struct Written {
 }
 
 impl Written {
-    fn level(draw: &mut Draw, depth: usize, next: &mut u32) -> Vec<Self> {
+    fn level(draw: &mut Rng, depth: usize, next: &mut u32) -> Vec<Self> {
         let mut seen = BTreeSet::new();
         let mut level = Vec::new();
-        for _ in 0..draw.below(7) {
-            let key = ["a", "b", "a_b"][draw.below(3)].to_string();
-            let value = draw.text(&["a", "b", "_", "*", "*"], 4);
+        for _ in 0..draw.index(7) {
+            let key = ["a", "b", "a_b"][draw.index(3)].to_string();
+            let value = text(draw, &["a", "b", "_", "*", "*"], 4);
             if !seen.insert((key.clone(), value.clone())) {
                 continue;
             }
             *next += 1;
-            let limit = (draw.below(3) > 0).then_some(*next);
+            let limit = (draw.index(3) > 0).then_some(*next);
             let below = if depth == 0 { Vec::new() } else { Self::level(draw, depth - 1, next) };
             level.push(Self { key, value, limit, below });
         }
@@ -410,7 +399,7 @@ fn naive(level: &[Written], entries: &[(String, String)]) -> Option<u32> {
 #[test]
 fn the_lookup_finds_what_a_plain_walk_finds() {
     const SEED: u64 = 0x7469_6465_6761_7465;
-    let mut draw = Draw(SEED);
+    let mut draw = Rng::new(SEED);
     let mut outcomes: BTreeMap<bool, usize> = BTreeMap::new();
     for case in 0..400 {
         let written = Written::level(&mut draw, 2, &mut 0);
@@ -419,10 +408,10 @@ fn the_lookup_finds_what_a_plain_walk_finds() {
             config(&format!(r#"{{ "domain": "d", "descriptors": [{}] }}"#, json.join(", ")));
         let domain = config.domain("d").unwrap();
         for _ in 0..100 {
-            let entries: Vec<(String, String)> = (0..draw.below(4))
+            let entries: Vec<(String, String)> = (0..draw.index(4))
                 .map(|_| {
-                    let key = ["a", "b", "a_b"][draw.below(3)].to_string();
-                    (key, draw.text(&["a", "b", "_", "*"], 4))
+                    let key = ["a", "b", "a_b"][draw.index(3)].to_string();
+                    (key, text(&mut draw, &["a", "b", "_", "*"], 4))
                 })
                 .collect();
             let borrowed: Vec<(&str, &str)> = entries.iter().map(|(k, v)| (&**k, &**v)).collect();

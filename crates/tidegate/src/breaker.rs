@@ -146,19 +146,24 @@ impl<E: Engine> Breaker<E> {
         self.engine.health().up
     }
 
-    /// Asks, if these shards are to be asked, and remembers how it went.
+    /// Asks, if these shards are to be asked, and remembers how it went. To know them a store may have to hash
+    /// keys, so they are looked for only if it matters, and not for calls that nobody makes in the end.
     fn guard<'a, T: 'a>(
         &'a self,
-        shards: Shards,
+        shards: impl Fn() -> Shards + Send + 'a,
         ask: impl FnOnce() -> Answer<'a, T>,
     ) -> Answer<'a, T> {
-        let passage = match self.gates.enter(shards, || self.is_up()) {
+        let entered = match self.gates.enter_while_all_well() {
+            Some(passage) => Ok(passage),
+            None => self.gates.enter(shards(), || self.is_up()),
+        };
+        let passage = match entered {
             Ok(passage) => passage,
             Err(refused) => return Answer::Ready(Err(refused)),
         };
         match ask() {
             Answer::Ready(answer) => {
-                passage.note(&answer);
+                passage.about(shards()).note(&answer);
                 Answer::Ready(answer)
             }
             Answer::Later(answer) => {
@@ -166,7 +171,7 @@ impl<E: Engine> Breaker<E> {
                 // one then.
                 drop(passage);
                 Answer::Later(Box::pin(async move {
-                    let passage = self.gates.enter(shards, || self.is_up())?;
+                    let passage = self.gates.enter(shards(), || self.is_up())?;
                     let answer = answer.await;
                     passage.note(&answer);
                     answer
@@ -178,19 +183,21 @@ impl<E: Engine> Breaker<E> {
 
 impl<E: Engine> Engine for Breaker<E> {
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
-        self.guard(self.engine.shards(&call), || self.engine.decide(call))
+        self.guard(move || self.engine.shards(&call), || self.engine.decide(call))
     }
 
     /// What an engine can say at once says nothing about whether it would answer, and counts for nothing.
     fn check_one(&self, charge: &Charge<'_>) -> Option<(Source, Verdict)> {
         let call = Call { op: Op::Check, charges: std::slice::from_ref(charge), once: None };
-        let closed = self.gates.all_closed(self.engine.shards(&call));
+        let closed = self.gates.are_all_well() || self.gates.all_closed(self.engine.shards(&call));
         if closed { self.engine.check_one(charge) } else { None }
     }
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {
-        let charge = [Charge { limit, key, cost: Cost::ZERO, who: None }];
-        let shards = self.engine.shards(&Call { op: Op::Peek, charges: &charge, once: None });
+        let shards = move || {
+            let charge = [Charge { limit, key, cost: Cost::ZERO, who: None }];
+            self.engine.shards(&Call { op: Op::Peek, charges: &charge, once: None })
+        };
         self.guard(shards, || self.engine.inspect(limit, key))
     }
 

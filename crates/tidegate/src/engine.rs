@@ -142,6 +142,15 @@ impl Shards {
         Self(self.0 | 1 << (number % Self::MOST))
     }
 
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A bit for each of their numbers.
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Their numbers, each below [`MOST`](Self::MOST).
     pub fn numbers(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::{Circuit, Clock, EngineError, Shards};
 
 pub(super) struct Gates {
     gates: Box<[Gate]>,
+    /// A bit for each gate that is not closed, for those who need not know more.
+    unwell: AtomicU64,
     clock: Arc<dyn Clock>,
     /// Transitions so far, of all gates.
     turns: AtomicU64,
@@ -28,8 +30,6 @@ pub(super) struct Gates {
 /// Aligned, so that shards do not slow each other down.
 #[repr(align(64))]
 struct Gate {
-    /// What the machine's circuit was last, for those who need not know it exactly.
-    circuit: AtomicU8,
     inside: Mutex<Inside>,
 }
 
@@ -47,10 +47,11 @@ impl Gates {
             // Each has keys of its own, and that is all the randomness that this needs.
             let machine = Machine::new(RandomState::new().hash_one(()));
             let inside = Inside { machine, turn: 0, refusal: None };
-            Gate { circuit: AtomicU8::new(CLOSED), inside: Mutex::new(inside) }
+            Gate { inside: Mutex::new(inside) }
         };
         Self {
             gates: (0..Shards::MOST).map(gate).collect(),
+            unwell: AtomicU64::new(0),
             clock,
             turns: AtomicU64::new(0),
             opened: AtomicU64::new(0),
@@ -74,20 +75,33 @@ impl Gates {
         shards: Shards,
         up: impl FnOnce() -> bool,
     ) -> Result<Passage<'_>, EngineError> {
-        // Before anything else is read: a transition meanwhile makes what follows count for nothing.
-        let turn = self.turns.load(Ordering::Acquire);
-        let probes = Shards::NONE;
-        let looked = Micros::ZERO;
-        let mut passage = Passage { gates: self, shards, probes, looked, turn, began: None };
+        let mut passage = self.passage().about(shards);
         if !self.all_closed(shards) {
             self.enter_with_care(&mut passage, up)?;
         }
-        passage.began = self.slow_after.map(|_| self.clock.elapsed());
         Ok(passage)
     }
 
+    /// Lets a call through of which it is not known yet whom it asks, while all circuits are closed.
+    pub(super) fn enter_while_all_well(&self) -> Option<Passage<'_>> {
+        let passage = self.passage();
+        self.are_all_well().then_some(passage)
+    }
+
+    fn passage(&self) -> Passage<'_> {
+        // Before anything else is read: a transition meanwhile makes what follows count for nothing.
+        let turn = self.turns.load(Ordering::Acquire);
+        let began = self.slow_after.map(|_| self.clock.elapsed());
+        let (shards, probes) = (Shards::NONE, Shards::NONE);
+        Passage { gates: self, shards, probes, looked: Micros::ZERO, turn, began }
+    }
+
+    pub(super) fn are_all_well(&self) -> bool {
+        self.unwell.load(Ordering::Acquire) == 0
+    }
+
     pub(super) fn all_closed(&self, shards: Shards) -> bool {
-        shards.numbers().all(|shard| self.gates[shard].circuit.load(Ordering::Acquire) == CLOSED)
+        self.unwell.load(Ordering::Acquire) & shards.bits() == 0
     }
 
     #[cold]
@@ -112,12 +126,10 @@ impl Gates {
         }
         let up = up();
         for shard in passage.probes.numbers() {
-            let gate = &self.gates[shard];
-            let mut inside = gate.lock();
+            let mut inside = self.gates[shard].lock();
             if !inside.machine.begin(now, up) {
                 return Err(self.refuse(&inside));
             }
-            gate.show(&inside);
         }
         Ok(())
     }
@@ -131,11 +143,10 @@ impl Gates {
     /// Closes those of these that nobody has asked for long.
     fn forget(&self, shards: impl Iterator<Item = usize>, now: Micros) {
         for shard in shards {
-            let gate = &self.gates[shard];
-            let mut inside = gate.lock();
+            let mut inside = self.gates[shard].lock();
             let Some(change) = inside.machine.forget(now) else { continue };
             self.turn(&mut inside, None);
-            gate.show(&inside);
+            self.show(shard, &inside);
             drop(inside);
             self.tell(shard, change, None);
         }
@@ -148,15 +159,19 @@ impl Gates {
     }
 
     pub(super) fn worst(&self) -> Circuit {
-        let is_closed =
-            |shard: &usize| self.gates[*shard].circuit.load(Ordering::Acquire) == CLOSED;
-        self.forget((0..Shards::MOST).filter(|shard| !is_closed(shard)), self.clock.elapsed());
-        let circuit = |gate: &Gate| gate.circuit.load(Ordering::Acquire);
-        match self.gates.iter().map(circuit).max() {
-            Some(OPEN) => Circuit::Open,
-            Some(HALF_OPEN) => Circuit::HalfOpen,
-            _ => Circuit::Closed,
-        }
+        let unwell = || Shards::from_bits(self.unwell.load(Ordering::Acquire)).numbers();
+        self.forget(unwell(), self.clock.elapsed());
+        let circuits = unwell().map(|shard| self.gates[shard].lock().machine.circuit());
+        circuits.max().unwrap_or(Circuit::Closed)
+    }
+
+    /// Says of a gate whether it is closed. Its lock is held, so that the last word is the right one.
+    fn show(&self, shard: usize, inside: &Inside) {
+        let bit = Shards::NONE.and(shard).bits();
+        match inside.machine.circuit() {
+            Circuit::Closed => self.unwell.fetch_and(!bit, Ordering::AcqRel),
+            Circuit::HalfOpen | Circuit::Open => self.unwell.fetch_or(bit, Ordering::AcqRel),
+        };
     }
 
     pub(super) fn opened(&self) -> u64 {
@@ -168,23 +183,10 @@ impl Gates {
     }
 }
 
-const CLOSED: u8 = 0;
-const HALF_OPEN: u8 = 1;
-const OPEN: u8 = 2;
-
 impl Gate {
     fn lock(&self) -> MutexGuard<'_, Inside> {
         // Nothing in here panics, as far as we know; if it does, going on is better than denying everyone.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn show(&self, inside: &Inside) {
-        let circuit = match inside.machine.circuit() {
-            Circuit::Closed => CLOSED,
-            Circuit::HalfOpen => HALF_OPEN,
-            Circuit::Open => OPEN,
-        };
-        self.circuit.store(circuit, Ordering::Release);
     }
 }
 
@@ -202,6 +204,12 @@ pub(super) struct Passage<'a> {
 }
 
 impl Passage<'_> {
+    /// The call is about these.
+    pub(super) fn about(mut self, shards: Shards) -> Self {
+        self.shards = shards;
+        self
+    }
+
     /// It was answered, or not.
     pub(super) fn note<T>(mut self, answer: &Result<T, EngineError>) {
         let now = self.gates.clock.elapsed();
@@ -230,8 +238,7 @@ impl Passage<'_> {
         now: Micros,
         failure: Option<&EngineError>,
     ) -> Option<Change> {
-        let gate = &self.gates.gates[shard];
-        let mut inside = gate.lock();
+        let mut inside = self.gates.gates[shard].lock();
         let change = match is_probe {
             // It was given up, and another has begun.
             true if inside.machine.probing_since() != Some(self.looked) => None,
@@ -241,9 +248,7 @@ impl Passage<'_> {
         };
         if change.is_some() {
             self.gates.turn(&mut inside, failure);
-        }
-        if change.is_some() || is_probe {
-            gate.show(&inside);
+            self.gates.show(shard, &inside);
         }
         change
     }
@@ -276,11 +281,9 @@ impl Gates {
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
         for shard in self.probes.numbers() {
-            let gate = &self.gates.gates[shard];
-            let mut inside = gate.lock();
+            let mut inside = self.gates.gates[shard].lock();
             if inside.machine.probing_since() == Some(self.looked) {
                 inside.machine.give_up();
-                gate.show(&inside);
             }
         }
     }
