@@ -77,6 +77,11 @@ impl Tokens {
     pub fn to_show(&self) -> Option<&str> {
         self.check.as_deref().or(self.admin.as_deref())
     }
+
+    /// The token to show to a server for changing things.
+    pub fn to_change(&self) -> Option<&str> {
+        self.admin.as_deref().or(self.check.as_deref())
+    }
 }
 
 /// Takes the same time wherever they differ. An empty token is nobody's.

@@ -14,6 +14,7 @@ use life::{Ran, tidegate};
 use support::{Folder, Server};
 
 const POLICY: &str = r#"namespace: shared
+store_deadline: 5s
 rules:
   - { name: login, limits: ["fixed-window 3/1d", "fixed-window 100/1month"] }
   - { name: list, limits: ["5/s"], deny: [mallory], allow: [alice] }
@@ -231,6 +232,66 @@ fn a_store_is_asked_directly_and_counts_together_with_a_server_on_it() {
 }
 
 #[test]
+fn a_key_is_inspected_explained_and_reset_through_a_server_or_on_the_store_itself() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let policy = Folder::new().write("policy.yaml", POLICY);
+    let policy = policy.to_str().unwrap();
+    let admin = [("TIDEGATE_ADMIN_TOKEN", "change")];
+    let server = Server::start(&["--config", policy, "--store", &url], &admin);
+    let address = format!("http://{}", server.http);
+    let by_server = ["--server", &*address];
+    let by_store = ["--store", &*url, "--config", policy];
+    let key = "k &=%/?#\u{e9}";
+    let ask = |verb: &str, whom: &[&str], more: &[&str]| {
+        let ran = tidegate(&[&[verb, "login", key], whom, more].concat(), &admin);
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{verb} {whom:?}: {}", ran.stdout);
+        ran.stdout
+    };
+    for whom in [&by_server[..], &by_store[..]] {
+        let said = ask("inspect", whom, &[]);
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[0], "login.1 (fixed-window 3/d): 0 used, 3 of 3 left, unused (redis)");
+        assert!(lines[1].starts_with("login.2 (fixed-window 100/month): 0 used"), "{said}");
+
+        for _ in 0..3 {
+            ask("check", whom, &[]);
+        }
+        let said = ask("inspect", whom, &[]);
+        let used = "login.1 (fixed-window 3/d): 3 used, 0 of 3 left, as good as unused in ";
+        assert!(said.starts_with(used), "{said}");
+        let json: Value = serde_json::from_str(&ask("inspect", whom, &["--json"])).unwrap();
+        assert_eq!(
+            (&json["limits"][0]["used"], &json["limits"][1]["used"]),
+            (&3.into(), &3.into())
+        );
+
+        let said = ask("explain", whom, &[]);
+        assert!(said.starts_with("login.1 (fixed-window 3/d) has 0 of 3 left"), "{said}");
+        assert!(said.contains("A request is denied by login.1 and would pass in "), "{said}");
+        let json: Value = serde_json::from_str(&ask("explain", whom, &["--json"])).unwrap();
+        assert_eq!(json["allowed"], false);
+
+        let said = ask("reset", whom, &[]);
+        assert!(said.starts_with("reset: allowed by login, 3 of 3 left"), "{said}");
+        assert!(ask("explain", whom, &[]).ends_with("A request would pass now.\n"));
+    }
+    let limit = run(&["inspect", "--limit", "5/s", "k", "--store", "memory"]);
+    assert_eq!(limit.stdout, "adhoc (5/s): 0 used, 5 of 5 left, unused (memory)\n");
+    let alice = run(&["explain", "list", "alice", "--server", &address]);
+    assert_eq!(alice.stdout, "No limit applies: every request passes.\n");
+
+    let refused = run(&["reset", "login", "k", "--server", &address]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("TIDEGATE_ADMIN_TOKEN"), "{}", refused.stderr);
+    for verb in ["inspect", "reset", "explain"] {
+        let ran = tidegate(&[verb, "nobody", "k", "--server", &address], &admin);
+        assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+        assert!(ran.stderr.contains("answered 404: "), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn tokens_come_from_the_environment() {
     let server = Server::start(&[], &[("TIDEGATE_TOKEN", "open")]);
     let address = format!("http://{}", server.http);
@@ -247,8 +308,19 @@ fn tokens_come_from_the_environment() {
 
 #[test]
 fn help_fits_a_page_and_names_everything() {
-    let cases: [(&[&str], &[&str]); 4] = [
-        (&["--help"], &["serve", "check", "validate", "Usage: tidegate <COMMAND>"]),
+    let cases: [(&[&str], &[&str]); 5] = [
+        (
+            &["--help"],
+            &[
+                "serve",
+                "check",
+                "inspect",
+                "reset",
+                "explain",
+                "validate",
+                "Usage: tidegate <COMMAND>",
+            ],
+        ),
         (
             &["serve", "--help"],
             &[
@@ -273,6 +345,7 @@ fn help_fits_a_page_and_names_everything() {
                 "--config <FILE>",
             ],
         ),
+        (&["explain", "--help"], &["Usage: tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY"]),
         (&["validate", "--help"], &["Usage: tidegate validate [OPTIONS] <FILE>..."]),
     ];
     for (arguments, wanted) in cases {

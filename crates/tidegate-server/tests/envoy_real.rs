@@ -87,7 +87,9 @@ fn two_of_them_on_one_redis_admit_what_one_limit_has() {
     let Some(program) = program() else { return };
     let (_folder, path) = folder(EDGE);
     let redis = RedisServer::start();
-    let arguments = ["--store", &redis.url(), "--envoy-config", &path];
+    let patient = Folder::new().write("policy.yaml", "store_deadline: 5s\nrules: []\n");
+    let patient = patient.to_str().unwrap();
+    let arguments = ["--store", &redis.url(), "--config", patient, "--envoy-config", &path];
     let servers = [Server::start(&arguments, &[]), Server::start(&arguments, &[])];
     for server in &servers {
         let up = || (server.get("/readyz").status == 200).then_some(());

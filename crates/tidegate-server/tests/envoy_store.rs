@@ -30,6 +30,9 @@ descriptors:
   - { key: envoy, on_store_failure: unavailable, rate_limit: { unit: year, requests_per_unit: 10 } }
 "#;
 
+/// A machine that is busy for a moment does not make it a store that does not answer.
+const PATIENT: &str = "store_deadline: 5s\nrules: []\n";
+
 #[test]
 fn while_the_store_is_gone_every_rule_does_what_it_says() {
     let mut redis = RedisServer::start();
@@ -80,7 +83,9 @@ fn two_servers_on_one_store_count_together() {
     let folder = Folder::new();
     folder.write("edge.yaml", EDGE);
     let path = folder.path("").to_str().unwrap().to_string();
-    let arguments = ["--store", &redis.url(), "--envoy-config", &path];
+    let patient = Folder::new().write("policy.yaml", PATIENT);
+    let patient = patient.to_str().unwrap();
+    let arguments = ["--store", &redis.url(), "--config", patient, "--envoy-config", &path];
     let servers = [Server::start(&arguments, &[]), Server::start(&arguments, &[])];
     let runtime = Runtime::new().unwrap();
     for server in &servers {
@@ -116,7 +121,9 @@ fn whoever_is_charged_is_answered_when_the_server_ends() {
     let folder = Folder::new();
     folder.write("edge.yaml", EDGE);
     let path = folder.path("").to_str().unwrap().to_string();
-    let arguments = ["--store", &redis.url(), "--envoy-config", &path];
+    let patient = Folder::new().write("policy.yaml", PATIENT);
+    let patient = patient.to_str().unwrap();
+    let arguments = ["--store", &redis.url(), "--config", patient, "--envoy-config", &path];
     let start = || {
         let server = Server::start(&arguments, &[]);
         let up = || (server.get("/readyz").status == 200).then_some(());

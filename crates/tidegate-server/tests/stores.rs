@@ -90,7 +90,8 @@ fn a_denial_is_remembered_unless_the_policy_says_otherwise() {
         ("off.yaml", "deny_cache: false\n", ["redis", "redis", "redis", "redis"]),
     ] {
         redis.cli(&["FLUSHALL"]);
-        let file = folder.write(name, &format!("store: {}\n{policy}", redis.url()));
+        let file =
+            folder.write(name, &format!("store: {}\nstore_deadline: 5s\n{policy}", redis.url()));
         let server = Server::start(&["--config", file.to_str().unwrap()], &[]);
         support::wait_until(|| (server.get("/readyz").status == 200).then_some(()));
         assert_eq!([(); 4].map(|()| source(&server)), expected, "{name}");
@@ -121,7 +122,7 @@ fn a_rule_with_a_lease_is_decided_here_and_charged_there() {
     let redis = RedisServer::start();
     let folder = support::Folder::new();
     let policy = format!(
-        "store: {}\nrules: [{{ name: api, limits: [fixed-window 1000000/d], lease: auto }}]\n",
+        "store: {}\nstore_deadline: 5s\nrules: [{{ name: api, limits: [fixed-window 1000000/d], lease: auto }}]\n",
         redis.url()
     );
     let file = folder.write("lease.yaml", &policy);

@@ -40,11 +40,37 @@ impl Client {
 
     /// Sends JSON and reads JSON; a denial is an answer, a problem is not.
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        let answer = tokio::time::timeout(DEADLINE, self.send(Method::POST, path, body)).await;
+        self.ask(Method::POST, path, body.to_string(), self.tokens.to_show()).await
+    }
+
+    /// Reads JSON.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.ask(Method::GET, path, String::new(), self.tokens.to_show()).await
+    }
+
+    /// Asks for something to be gone, which needs the admin token.
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, Failure> {
+        self.ask(Method::DELETE, path, String::new(), self.tokens.to_change()).await
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        token: Option<&str>,
+    ) -> Result<Value, Failure> {
+        let answer = tokio::time::timeout(DEADLINE, self.send(method, path, body, token)).await;
         answer.map_err(|_| format!("{} did not answer in time", self.host))?
     }
 
-    async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        token: Option<&str>,
+    ) -> Result<Value, Failure> {
         let unreachable = |error| {
             format!(
                 "cannot reach {} ({error}); start it with tidegate serve, name another with \
@@ -56,12 +82,13 @@ impl Client {
         let io = TokioIo::new(stream);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
         tokio::spawn(async move { connection.await.ok() });
+        let is_change = method == Method::DELETE;
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.host);
         request = request.header(CONTENT_TYPE, "application/json");
-        if let Some(token) = self.tokens.to_show() {
+        if let Some(token) = token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(Bytes::from(body.to_string())))?;
+        let request = request.body(Full::new(Bytes::from(body)))?;
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
@@ -75,6 +102,7 @@ impl Client {
             body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
         let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
         let detail = match status {
+            StatusCode::UNAUTHORIZED if is_change => "set TIDEGATE_ADMIN_TOKEN to its admin token",
             StatusCode::UNAUTHORIZED => "set TIDEGATE_TOKEN to its token",
             _ => detail,
         };

@@ -2,10 +2,13 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`: one command each. `client`: asking a server.
+//! - `serve`, `check`, `validate`: one command each; `key`: inspect, reset and explain. `asked`: what they are about
+//!   and who answers. `client`: asking a server.
 
+mod asked;
 mod check;
 mod client;
+mod key;
 mod serve;
 mod validate;
 
@@ -30,6 +33,15 @@ enum Command {
     Serve(serve::Options),
     /// Ask whether a key may pass: exit code 0 if it may, 1 if not, 2 if nobody knows
     Check(check::Options),
+    /// Tell what a key has used, under each limit
+    #[command(override_usage = "tidegate inspect [OPTIONS] (RULE | --limit LIMIT) KEY")]
+    Inspect(key::Options),
+    /// Forget what a key has used; asked of a server it needs the admin token
+    #[command(override_usage = "tidegate reset [OPTIONS] (RULE | --limit LIMIT) KEY")]
+    Reset(key::Options),
+    /// Say in sentences what is left to a key, what denies it and until when
+    #[command(override_usage = "tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY")]
+    Explain(key::Options),
     /// Say what is wrong with policy files: exit code 0 if nothing, 1 if something
     Validate(validate::Options),
 }
@@ -51,6 +63,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match &arguments.command {
         Command::Serve(options) => serve::run(options),
         Command::Check(options) => check::run(options),
+        Command::Inspect(options) => key::run(key::Verb::Inspect, options),
+        Command::Reset(options) => key::run(key::Verb::Reset, options),
+        Command::Explain(options) => key::run(key::Verb::Explain, options),
         Command::Validate(options) => validate::run(options),
     };
     match outcome {

@@ -1,6 +1,7 @@
 //! What is known about a key: inspect, reset, explain.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
@@ -14,7 +15,7 @@ use tidegate_tower::extract;
 use super::bodies::{DecisionBody, millis};
 use super::problem::Problem;
 use super::{Door, calls, ok};
-use crate::explain;
+use crate::explain::{self, Explained};
 use crate::service::{Ask, Target, Verb};
 use crate::tokens::Access;
 
@@ -89,8 +90,14 @@ pub(super) async fn inspect_query(
 
 async fn inspect(door: &Door, target: Target<'_>, key: Key<'_>) -> Result<Response, Problem> {
     let found = door.service.inspect(Ask { target, key, cost: 0 }).await?;
-    let limits = found.iter().map(|(limit, inspection)| standing(limit, inspection)).collect();
-    Ok(ok(&InspectionBody { limits }))
+    Ok(ok(&InspectionBody::new(&found)))
+}
+
+impl<'a> InspectionBody<'a> {
+    pub(super) fn new(found: &'a [(Arc<RuleLimit>, Inspection)]) -> Self {
+        let standing = |(limit, found): &'a (Arc<RuleLimit>, Inspection)| standing(limit, found);
+        Self { limits: found.iter().map(standing).collect() }
+    }
 }
 
 fn standing<'a>(limit: &'a RuleLimit, found: &'a Inspection) -> StandingBody<'a> {
@@ -160,7 +167,13 @@ pub(super) async fn explain(
     let about = About::read(query.as_deref().unwrap_or_default())?;
     let ask = Ask { target: about.target()?, key: about.key(), cost: 1 };
     let explained = explain::explain(&door.service, ask).await?;
-    Ok(ok(&ExplainBody { allowed: explained.allowed, sentences: explained.sentences }))
+    Ok(ok(&ExplainBody::from(explained)))
+}
+
+impl From<Explained> for ExplainBody {
+    fn from(explained: Explained) -> Self {
+        Self { allowed: explained.allowed, sentences: explained.sentences }
+    }
 }
 
 fn named(names: Names) -> Result<(String, String), Problem> {

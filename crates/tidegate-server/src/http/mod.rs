@@ -36,6 +36,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use http_body_util::LengthLimitError;
+use tidegate::{Inspection, RuleLimit};
 
 use self::bodies::Object;
 use self::problem::Problem;
@@ -43,6 +44,7 @@ use self::routes::Route;
 use crate::drain::Drain;
 use crate::envoy::grpc::Grpc;
 use crate::envoy::service::RateLimits;
+use crate::explain::Explained;
 use crate::metrics;
 use crate::policies::Policies;
 use crate::service::{Answer, Service};
@@ -202,6 +204,16 @@ fn is_json(content_type: &[u8]) -> bool {
 /// A decision as the calls answer it.
 pub(crate) fn decision_json(answer: &Answer) -> serde_json::Value {
     serde_json::to_value(bodies::DecisionBody::new(answer)).unwrap_or_default()
+}
+
+/// What a key has used as `GET /v1/keys` tells it.
+pub(crate) fn inspection_json(found: &[(Arc<RuleLimit>, Inspection)]) -> serde_json::Value {
+    serde_json::to_value(keys::InspectionBody::new(found)).unwrap_or_default()
+}
+
+/// Sentences as `GET /v1/explain` tells them.
+pub(crate) fn explained_json(explained: Explained) -> serde_json::Value {
+    serde_json::to_value(keys::ExplainBody::from(explained)).unwrap_or_default()
 }
 
 /// A JSON value with status 200.
