@@ -14,13 +14,14 @@ impl Spec {
     /// Any limit, good or bad.
     pub fn draw(rng: &mut Rng) -> Self {
         let spec = match rng.below(12) {
-            0 | 1 => bucket(rng, Bucket::Token),
-            2 => bucket(rng, Bucket::Meter),
-            3 => bucket(rng, Bucket::Queue),
-            4 => steps(rng),
-            5 => Self::Fixed { count: count(rng), window: Window::Aligned(span(rng)) },
-            6 => Self::Fixed { count: count(rng), window: Window::FirstHit(span(rng)) },
-            7 => Self::Fixed { count: count(rng), window: calendar(rng) },
+            0 => bucket(rng, Bucket::Token),
+            1 => bucket(rng, Bucket::Meter),
+            2 => bucket(rng, Bucket::Queue),
+            3 => steps(rng),
+            4 => Self::Fixed { count: count(rng), window: Window::Aligned(span(rng)) },
+            5 => Self::Fixed { count: count(rng), window: Window::FirstHit(span(rng)) },
+            // Half of these are for callers of the core alone.
+            6 | 7 => Self::Fixed { count: count(rng), window: calendar(rng) },
             8 => Self::Log { count: log_count(rng), window: span(rng) },
             9 => sub_windows(rng),
             10 => approximate(rng),

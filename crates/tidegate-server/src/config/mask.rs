@@ -39,9 +39,12 @@ fn in_authority(text: &str) -> Option<Range<usize>> {
 
 /// Does a field of this name hold a secret? Also if it is misspelt or belongs elsewhere.
 pub(super) fn is_secret(field: &str) -> bool {
+    sounds_secret(field) || tidegate::closest(field, ["secret", "password"].into_iter()).is_some()
+}
+
+fn sounds_secret(field: &str) -> bool {
     let field = field.to_ascii_lowercase();
     ["secret", "passw", "token", "credential"].iter().any(|word| field.contains(word))
-        || tidegate::closest(&field, ["secret", "password"].into_iter()).is_some()
 }
 
 /// What looks like a secret in a line, whether or not the file around it can be read.
@@ -55,8 +58,8 @@ pub(super) fn in_line(line: &str) -> Vec<Range<usize>> {
         let after = line[colon + 1..].chars().next();
         let before =
             line[..colon].trim_end_matches(|c: char| c.is_whitespace() || "\"'".contains(c));
-        let name = before.rsplit(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).next();
-        after.is_none_or(char::is_whitespace) && name.is_some_and(is_secret)
+        let name = before.rsplit(is_no_letter).next();
+        after.is_none_or(char::is_whitespace) && name.is_some_and(sounds_secret)
     });
     if let Some((colon, _)) = named {
         let value = line[colon + 1..].trim_start();
@@ -67,13 +70,17 @@ pub(super) fn in_line(line: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// What follows a secret's name that begins a line, though no colon does: somebody forgot it.
+/// What follows the name of a secret that begins a line, though it is misspelt or somebody forgot the colon.
 fn after_first_word(line: &str) -> Option<Range<usize>> {
     let start = line.find(|c: char| c.is_alphanumeric())?;
-    let word = line[start..].split(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).next()?;
-    let end = start + word.len();
+    let word = line[start..].split(is_no_letter).next()?;
+    let value = line[start + word.len()..].trim_start_matches([' ', '\t', '"', '\'', ':', '=']);
     let is_name = is_secret(word) && word != "token-bucket";
-    (is_name && end < line.len()).then_some(end..line.len())
+    (is_name && !value.is_empty()).then_some(line.len() - value.len()..line.len())
+}
+
+fn is_no_letter(c: char) -> bool {
+    !(c.is_alphanumeric() || "_-".contains(c))
 }
 
 #[cfg(test)]
@@ -114,9 +121,9 @@ mod tests {
             ("{ store: memory, secret: abc }", "{ store: memory, secret: ***"),
             ("secret:", "secret:***"),
             ("client-secret: abc", "client-secret: ***"),
-            ("secret abc", "secret***"),
+            ("secret abc", "secret ***"),
             ("secert: abc", "secert: ***"),
-            ("  - 'secret'=abc", "  - 'secret***"),
+            ("  - 'secret'=abc", "  - 'secret'=***"),
             ("secret", "secret"),
             ("- token-bucket 5/s", "- token-bucket 5/s"),
             ("store: redis://:abc@h", "store: redis://:***@h"),
