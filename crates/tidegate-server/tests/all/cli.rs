@@ -1,0 +1,386 @@
+//! The command line: what it prints, and the code that it ends with.
+
+use serde_json::Value;
+
+use crate::{life, support};
+use life::redis_server::Server as RedisServer;
+use life::{Ran, tidegate};
+use support::{Folder, Server};
+
+const POLICY: &str = r#"namespace: shared
+store_deadline: 5s
+rules:
+  - { name: login, limits: ["fixed-window 3/1d", "fixed-window 100/1month"] }
+  - { name: list, limits: ["5/s"], deny: [mallory], allow: [alice] }
+  - { name: slots, limits: ["concurrency 2"] }
+"#;
+
+fn run(arguments: &[&str]) -> Ran {
+    tidegate(arguments, &[])
+}
+
+/// `check` against a server.
+fn check(server: &Server, arguments: &[&str]) -> Ran {
+    let address = format!("http://{}", server.http);
+    run(&[&["check", "--server", &address], arguments].concat())
+}
+
+#[test]
+fn a_good_policy_is_called_good() {
+    let folder = Folder::new();
+    folder.write("more.yaml", "rules: [{ name: more, limits: [5/s] }]\n");
+    let one = folder.write("one.yaml", "include: [more.yaml]\n");
+    let sample = folder.write("sample.yaml", tidegate_server::policies::SAMPLE);
+    let (one, sample) = (one.to_str().unwrap(), sample.to_str().unwrap());
+    let ran = run(&["validate", one, sample]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.stdout, format!("{one}: good, 1 rule\n{sample}: good, 3 rules\n"));
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn a_faulty_policy_is_told_where_with_a_caret() {
+    let folder = Folder::new();
+    let good = folder.write("good.yaml", POLICY);
+    let bad = folder.write("bad.yaml", "rules:\n  - name: api\n    limits: [5/parsec]\n");
+    let store = "store: redis://h:0\nrules: [{ name: a, limits: [1/s] }]\n";
+    let store = folder.write("store.yaml", store);
+    let [good, bad, store] = [&good, &bad, &store].map(|path| path.to_str().unwrap());
+    let missing = folder.path("missing.yaml").to_str().unwrap().to_string();
+    let ran = run(&["validate", bad]);
+    let told = format!(
+        "{bad}:3:16: unknown unit \"parsec\"; use us, ms, s, min, h, d, w or month\n      \
+         limits: [5/parsec]\n                 ^^^^^^\n"
+    );
+    assert_eq!((ran.code, ran.stderr, ran.stdout), (Some(1), told.clone(), String::new()));
+
+    let ran = run(&["validate", good, bad, &missing, store]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stdout.starts_with(&format!("{good}: good, 3 rules")), "{}", ran.stdout);
+    assert!(ran.stderr.contains(&told), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("{missing}: cannot be read")), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains(&format!("{store}:1:8: not a redis url: a port")),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("warning: rule \"slots\""), "{}", ran.stderr);
+    assert_eq!(run(&["validate"]).code, Some(2), "no file is no fault of a file");
+}
+
+#[test]
+fn validate_reads_a_folder_as_envoys_limits() {
+    let folder = Folder::new();
+    let limits = "domain: edge\ndescriptors:\n  - key: remote_address\n    rate_limit: { unit: minute, requests_per_unit: 3 }\n";
+    let one = folder.write("one.yaml", limits);
+    let path = one.parent().unwrap().to_str().unwrap();
+    let ran = run(&["validate", path]);
+    let good = format!("{path}: good, 1 domain, 1 limited descriptor\n");
+    assert_eq!((ran.code, ran.stdout), (Some(0), good));
+
+    let other = limits.replace("remote_address", "path");
+    folder.write("two.yaml", &other);
+    let ran = run(&["validate", path]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("two.yaml:1:9: "), "{}", ran.stderr);
+    assert_eq!(run(&["validate", "--envoy-merge", path]).code, Some(0));
+
+    folder.write("one.yaml", &limits.replace("minute", "parsec"));
+    let ran = run(&["validate", "--envoy-merge", path]);
+    assert!(ran.stderr.contains("one.yaml:4:25: "), "{}", ran.stderr);
+}
+
+#[test]
+fn a_check_ends_with_the_answer_as_its_code() {
+    let server = Server::with_policy(POLICY);
+    let cases: [(&[&str], i32, &str); 16] = [
+        (&["login", "k"], 0, "allowed by login, 2 of 3 left (memory)"),
+        (&["login", "k", "--cost", "2"], 0, "allowed by login, 0 of 3 left (memory)"),
+        (&["login", "k"], 1, "denied by login, 0 of 3 left, retry after "),
+        (&["login", "k", "--peek"], 0, "allowed by login, 0 of 3 left (memory)"),
+        (&["login", "k", "--cost", "0"], 0, "allowed by login, 0 of 3 left (memory)"),
+        (&["login", "k2", "--cost", "4"], 1, "denied by login, 3 of 3 left, never (memory)"),
+        (&["login", "k", "--wait", "10ms"], 1, "denied by login, "),
+        (&["--limit", "1/100ms", "k"], 0, "allowed by adhoc, 0 of 1 left (memory)"),
+        (&["--limit", "1/100ms", "k", "--wait", "5s"], 0, "allowed by adhoc, 0 of 1 left (memory)"),
+        (&["list", "mallory"], 1, "denied by list, 0 of 5 left, never (policy)"),
+        (&["list", "alice"], 0, "allowed by no limit (policy)"),
+        (&["list", "--", "--cost"], 0, "allowed by list, 4 of 5 left (memory)"),
+        (&["--limit", "5/s", "--", "-k"], 0, "allowed by adhoc, 4 of 5 left (memory)"),
+        (&["list", ""], 0, "allowed by list, 4 of 5 left (memory)"),
+        (&["list", "k y\n✓"], 0, "allowed by list, 4 of 5 left (memory)"),
+        (&["--limit", "0/s", "k"], 1, "denied by adhoc, 0 of 0 left, never (memory)"),
+    ];
+    for (arguments, code, words) in cases {
+        let ran = check(&server, arguments);
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.starts_with(words), "{arguments:?}: {}", ran.stdout);
+        assert_eq!((ran.stdout.lines().count(), &*ran.stderr), (1, ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn with_json_the_decision_is_one_object_on_one_line() {
+    let server = Server::with_policy(POLICY);
+    for (left, allowed, code) in [(2, true, 0), (1, true, 0), (0, true, 0), (0, false, 1)] {
+        let ran = check(&server, &["login", "k", "--json"]);
+        assert_eq!((ran.code, ran.stdout.lines().count()), (Some(code), 1), "{}", ran.stdout);
+        let decision: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(decision["allowed"], allowed);
+        assert_eq!((&decision["remaining"], &decision["rule"]), (&left.into(), &"login".into()));
+        let policies: Vec<&Value> =
+            decision["rules"].as_array().unwrap().iter().map(|rule| &rule["policy"]).collect();
+        assert_eq!(policies, ["login.1", "login.2"]);
+    }
+}
+
+#[test]
+fn whatever_is_no_answer_ends_with_2_and_a_reason() {
+    let server = Server::with_policy(POLICY);
+    let address = format!("http://{}", server.http);
+    let resp = format!("http://{}", server.resp);
+    let policy = Folder::new().write("policy.yaml", POLICY);
+    let policy = policy.to_str().unwrap();
+    let cases: [(&[&str], &str); 22] = [
+        (&["nobody", "k", "--server", &address], "error: the server answered 404: rule: no rule"),
+        (
+            &["slots", "k", "--server", &address],
+            "error: the server answered 400: rule: concurrency",
+        ),
+        (&["--limit", "5/parsec", "k", "--server", &address], "unknown unit"),
+        (&["login", "k", "--wait", "2min", "--server", &address], "wait_ms: is too long"),
+        (&["login", "k", "--wait", "1month", "--server", &address], "a month has no fixed length"),
+        (&["login", "k", "--cost", "5000000000", "--server", &address], "cost"),
+        (&["login", "--server", &address], "name a rule and a key"),
+        (&["login", "k", "--limit", "5/s"], "name the key alone with --limit"),
+        (&["login", "k", "extra"], "unexpected"),
+        (&["login", "k", "--server", "http://127.0.0.1:1"], "cannot reach 127.0.0.1:1 (Connection"),
+        (&["login", "k", "--server", &resp], "error: "),
+        (&["login", "k", "--server", "https://h"], "write one like http://127.0.0.1:8080"),
+        (&["login", "k", "--server", "127.0.0.1:8080"], "write one like http://127.0.0.1:8080"),
+        (&["login", "k", "--server", "http://h/path"], "write one like http://127.0.0.1:8080"),
+        (&["login", "k", "--server", &address, "--store", "memory"], "cannot be used with"),
+        (&["login", "k", "--config", policy], "--store"),
+        (&["login", "k", "--store", "memory"], "a store knows no rules; add --config"),
+        (&["nobody", "k", "--store", "memory", "--config", policy], "no rule named \"nobody\""),
+        (
+            &["login", "k", "--store", "redis://127.0.0.1:1", "--config", policy],
+            "cannot reach redis",
+        ),
+        (&["login", "k", "--store", "tape"], "unknown store; use memory, redis://"),
+        (&["login", "k", "--peek", "--wait", "1s"], "cannot be used with"),
+        (&["login", "k", "--cost=-1"], "--cost"),
+    ];
+    for (arguments, message) in cases {
+        let ran = run(&[&["check"], arguments].concat());
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains(message), "{arguments:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("panicked"), "{}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{arguments:?}");
+    }
+    let missing = run(&["check", "login", "k", "--store", "memory", "--config", "missing.yaml"]);
+    assert_eq!(missing.code, Some(2));
+    assert!(missing.stderr.contains("missing.yaml: cannot be read"), "{}", missing.stderr);
+}
+
+#[test]
+fn a_store_is_asked_directly_and_counts_together_with_a_server_on_it() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let policy = Folder::new().write("policy.yaml", POLICY);
+    let policy = policy.to_str().unwrap();
+    let server = Server::start(&["--config", policy, "--store", &url], &[]);
+    let by_server = |arguments: &[&str]| check(&server, arguments);
+    let by_store = |arguments: &[&str]| run(&[&["check", "--store", &url], arguments].concat());
+
+    let rule: &[&str] = &["login", "k"];
+    let with_policy = [&["--config", policy], rule].concat();
+    let says = |ran: Ran, code: i32, words: &str| {
+        assert_eq!(ran.code, Some(code), "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.starts_with(words), "{words}: {}", ran.stdout);
+    };
+    says(by_store(&with_policy), 0, "allowed by login, 2 of 3 left (redis)");
+    says(by_server(rule), 0, "allowed by login, 1 of 3 left (redis)");
+    says(by_store(&with_policy), 0, "allowed by login, 0 of 3 left (redis)");
+    says(by_server(rule), 1, "denied by login, 0 of 3 left, retry after ");
+    says(by_store(&with_policy), 1, "denied by login, 0 of 3 left, retry after ");
+    says(by_store(&[&with_policy[..], &["--peek"]].concat()), 0, "allowed by login, 0 of 3 left");
+
+    // Without the policy nothing is known of its namespace, so this is another count.
+    let limit: &[&str] = &["--limit", "fixed-window 2/1d", "k"];
+    says(by_store(limit), 0, "allowed by adhoc, 1 of 2 left (redis)");
+    says(by_server(limit), 0, "allowed by adhoc, 1 of 2 left (redis)");
+    let limit_with_policy = [&["--config", policy], limit].concat();
+    says(by_store(&limit_with_policy), 0, "allowed by adhoc, 0 of 2 left (redis)");
+    says(by_server(limit), 1, "denied by adhoc");
+    says(by_store(limit), 0, "allowed by adhoc, 0 of 2 left (redis)");
+    let wait: &[&str] = &["--limit", "1/200ms", "w", "--wait", "5s"];
+    says(by_store(wait), 0, "allowed by adhoc, 0 of 1 left (redis)");
+    says(by_store(wait), 0, "allowed by adhoc, 0 of 1 left (redis)");
+
+    // Memory is this process's own, and gone with it.
+    for _ in 0..2 {
+        let ran = run(&["check", "--store", "memory", "--limit", "1/h", "k"]);
+        says(ran, 0, "allowed by adhoc, 0 of 1 left (memory)");
+    }
+}
+
+#[test]
+fn a_key_is_inspected_explained_and_reset_through_a_server_or_on_the_store_itself() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let policy = Folder::new().write("policy.yaml", POLICY);
+    let policy = policy.to_str().unwrap();
+    let admin = [("TIDEGATE_ADMIN_TOKEN", "change")];
+    let server = Server::start(&["--config", policy, "--store", &url], &admin);
+    let address = format!("http://{}", server.http);
+    let by_server = ["--server", &*address];
+    let by_store = ["--store", &*url, "--config", policy];
+    let key = "k &=%/?#\u{e9}";
+    let ask = |verb: &str, whom: &[&str], more: &[&str]| {
+        let ran = tidegate(&[&[verb, "login", key], whom, more].concat(), &admin);
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{verb} {whom:?}: {}", ran.stdout);
+        ran.stdout
+    };
+    for whom in [&by_server[..], &by_store[..]] {
+        let said = ask("inspect", whom, &[]);
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[0], "login.1 (fixed-window 3/d): 0 used, 3 of 3 left, unused (redis)");
+        assert!(lines[1].starts_with("login.2 (fixed-window 100/month): 0 used"), "{said}");
+
+        for _ in 0..3 {
+            ask("check", whom, &[]);
+        }
+        let said = ask("inspect", whom, &[]);
+        let used = "login.1 (fixed-window 3/d): 3 used, 0 of 3 left, as good as unused in ";
+        assert!(said.starts_with(used), "{said}");
+        let json: Value = serde_json::from_str(&ask("inspect", whom, &["--json"])).unwrap();
+        assert_eq!(
+            (&json["limits"][0]["used"], &json["limits"][1]["used"]),
+            (&3.into(), &3.into())
+        );
+
+        let said = ask("explain", whom, &[]);
+        assert!(said.starts_with("login.1 (fixed-window 3/d) has 0 of 3 left"), "{said}");
+        assert!(said.contains("A request is denied by login.1 and would pass in "), "{said}");
+        let json: Value = serde_json::from_str(&ask("explain", whom, &["--json"])).unwrap();
+        assert_eq!(json["allowed"], false);
+
+        let said = ask("reset", whom, &[]);
+        assert!(said.starts_with("reset: allowed by login, 3 of 3 left"), "{said}");
+        assert!(ask("explain", whom, &[]).ends_with("A request would pass now.\n"));
+    }
+    let limit = run(&["inspect", "--limit", "5/s", "k", "--store", "memory"]);
+    assert_eq!(limit.stdout, "adhoc (5/s): 0 used, 5 of 5 left, unused (memory)\n");
+    let alice = run(&["explain", "list", "alice", "--server", &address]);
+    assert_eq!(alice.stdout, "No limit applies: every request passes.\n");
+
+    let refused = run(&["reset", "login", "k", "--server", &address]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("TIDEGATE_ADMIN_TOKEN"), "{}", refused.stderr);
+    for verb in ["inspect", "reset", "explain"] {
+        let ran = tidegate(&[verb, "nobody", "k", "--server", &address], &admin);
+        assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+        assert!(ran.stderr.contains("answered 404: "), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn tokens_come_from_the_environment() {
+    let server = Server::start(&[], &[("TIDEGATE_TOKEN", "open")]);
+    let address = format!("http://{}", server.http);
+    let check = |variables: &[(&str, &str)]| {
+        tidegate(&["check", "login", "k", "--server", &address], variables)
+    };
+    assert_eq!(check(&[("TIDEGATE_TOKEN", "open")]).code, Some(0));
+    for variables in [&[][..], &[("TIDEGATE_TOKEN", "shut")]] {
+        let ran = check(variables);
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.stderr.contains("the server answered 401"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn help_fits_a_page_and_names_everything() {
+    let cases: [(&[&str], &[&str]); 5] = [
+        (
+            &["--help"],
+            &[
+                "serve",
+                "check",
+                "inspect",
+                "reset",
+                "explain",
+                "validate",
+                "Usage: tidegate <COMMAND>",
+            ],
+        ),
+        (
+            &["serve", "--help"],
+            &[
+                "--config <FILE>",
+                "--store <URL>",
+                "[default: 127.0.0.1:8080]",
+                "--insecure",
+                "TIDEGATE_TOKEN",
+            ],
+        ),
+        (
+            &["check", "--help"],
+            &[
+                "(RULE | --limit LIMIT) KEY",
+                "--limit <LIMIT>",
+                "--cost <N>",
+                "--peek",
+                "--wait <SPAN>",
+                "--json",
+                "--server <URL>",
+                "--store <URL>",
+                "--config <FILE>",
+            ],
+        ),
+        (&["explain", "--help"], &["Usage: tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY"]),
+        (&["validate", "--help"], &["Usage: tidegate validate [OPTIONS] <FILE>..."]),
+    ];
+    for (arguments, wanted) in cases {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}");
+        for word in wanted {
+            assert!(ran.stdout.contains(word), "{arguments:?} lacks {word:?}:\n{}", ran.stdout);
+        }
+        assert!(ran.stdout.lines().all(|line| line.len() <= 100), "{}", ran.stdout);
+        assert!(ran.stdout.lines().count() <= 40, "{}", ran.stdout);
+    }
+    assert_eq!(run(&["--version"]).stdout, format!("tidegate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn what_it_does_not_know_ends_with_2() {
+    let cases: [&[&str]; 6] = [
+        &[],
+        &["nonsense"],
+        &["--nonsense"],
+        &["serve", "--nonsense"],
+        &["check", "login", "k", "--nonsense"],
+        &["validate", "--nonsense"],
+    ];
+    for arguments in cases {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}");
+        assert!(ran.stderr.contains("Usage: tidegate"), "{arguments:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn nobody_reading_the_output_is_no_panic() {
+    let policy = Folder::new().write("policy.yaml", POLICY);
+    let script = format!(
+        "exec {} validate {} >/dev/full",
+        env!("CARGO_BIN_EXE_tidegate"),
+        policy.to_str().unwrap()
+    );
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    let ran = Ran::from(&output);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("error: ") && !ran.stderr.contains("panicked"), "{}", ran.stderr);
+}

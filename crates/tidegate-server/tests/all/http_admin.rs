@@ -1,0 +1,369 @@
+//! What is known about keys, the rules in force, and who may do what.
+use crate::support;
+use serde_json::{Value, json};
+use support::{Folder, Response, Server, wait_until};
+
+const POLICY: &str = r#"
+rules:
+  - { name: five, limits: ["sliding-log 5/h"], shadow_limits: ["2/h"] }
+  - { name: two, limits: ["sliding-log 5/h", "10/h"] }
+  - { name: workers, limits: ["concurrency 2 lease 30s"] }
+  - { name: listed, limits: ["sliding-log 5/h"], allow: [friend], deny: [foe] }
+"#;
+
+const ADMIN: (&str, &str) = ("TIDEGATE_ADMIN_TOKEN", "change-me");
+const CHECK: (&str, &str) = ("TIDEGATE_TOKEN", "ask-me");
+
+// --- keys --------------------------------------------------------------------------------------
+
+#[test]
+fn a_key_can_be_inspected_by_path_and_by_query() {
+    let server = start(&[ADMIN]);
+    server.post("/v1/check", &json!({ "rule": "five", "key": "k", "cost": 2 }));
+    server.post("/v1/reserve", &json!({ "rule": "five", "key": "k", "cost": 1 }));
+    let by_path = server.get("/v1/keys/five/k");
+    assert_eq!(by_path.status, 200);
+    let limits = by_path.json()["limits"].clone();
+    let told = |i: usize, field: &str| limits[i][field].clone();
+    assert_eq!(limits.as_array().unwrap().len(), 2, "those that look on too");
+    assert_eq!((told(0, "rule"), told(0, "policy")), (json!("five"), json!("five")));
+    assert_eq!((told(0, "limit"), told(0, "shadow")), (json!("sliding-log 5/h"), json!(false)));
+    assert_eq!((told(0, "capacity"), told(0, "used")), (json!(5), json!(2)));
+    assert_eq!((told(0, "held"), told(0, "remaining")), (json!(1), json!(2)));
+    assert_eq!((told(0, "source"), told(0, "shared")), (json!("memory"), json!(false)));
+    assert_eq!(told(1, "shadow"), json!(true));
+    let used: u64 =
+        told(0, "entries").as_array().unwrap().iter().map(|e| e["cost"].as_u64().unwrap()).sum();
+    assert_eq!(used, 2, "{}", told(0, "entries"));
+    let by_query = server.get("/v1/keys?rule=five&key=k").json();
+    assert_eq!(by_query["limits"][0]["used"], 2);
+    assert_eq!(server.get("/v1/keys/five/other").json()["limits"][0]["used"], 0);
+    assert_eq!(server.get("/v1/keys/five/k").json()["limits"][0]["used"], 2, "looking is free");
+}
+
+#[test]
+fn every_key_can_be_named_in_an_address() {
+    let server = start(&[ADMIN]);
+    for (i, (key, query, path)) in [
+        (json!("a b/c?&=%"), "key=a+b%2Fc%3F%26%3D%25", Some("a%20b%2Fc%3F%26%3D%25")),
+        (json!("é🌊"), "key=%C3%A9%F0%9F%8C%8A", Some("%C3%A9%F0%9F%8C%8A")),
+        (json!("nul\u{0}"), "key=nul%00", Some("nul%00")),
+        (json!(["tenant", "user"]), "key=tenant&key=user", None),
+        (json!(["x", ""]), "key=x&key=", None),
+        (json!([]), "", None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let cost = i as u64 % 4 + 1;
+        server.post("/v1/check", &json!({ "rule": "two", "key": key, "cost": cost }));
+        let used = |path: &str| server.get(path).json()["limits"][0]["used"].clone();
+        assert_eq!(used(&format!("/v1/keys?rule=two&{query}")), cost, "{key}");
+        if let Some(path) = path {
+            assert_eq!(used(&format!("/v1/keys/two/{path}")), cost, "{key}");
+        }
+        let path = format!("/v1/keys?{query}&rule=two");
+        assert_eq!(admin(&server, "DELETE", &path, "").status, 200);
+        assert_eq!(used(&format!("/v1/keys?rule=two&{query}")), 0, "{key}");
+    }
+    server.post("/v1/check", &json!({ "limit": "sliding-log 5/h", "key": "k", "cost": 3 }));
+    let own = server.get("/v1/keys?limit=sliding-log+5/h&key=k").json();
+    assert_eq!((&own["limits"][0]["used"], &own["limits"][0]["remaining"]), (&json!(3), &json!(2)));
+}
+
+#[test]
+fn what_cannot_be_read_in_an_address_is_refused() {
+    let server = start(&[ADMIN]);
+    for (path, status, field) in [
+        ("/v1/keys/nobody/k", 404, "rule"),
+        ("/v1/keys?rule=nobody&key=k", 404, "rule"),
+        ("/v1/keys/five/%ff", 400, "key"),
+        ("/v1/keys?rule=five&key=%ff", 400, "key"),
+        ("/v1/keys?rule=five&key=%", 400, "key"),
+        ("/v1/keys?key=k", 400, "rule"),
+        ("/v1/keys?rule=five&limit=5/min&key=k", 400, "rule"),
+        ("/v1/keys?rule=five&rule=two&key=k", 400, "rule"),
+        ("/v1/keys?limit=5&key=k", 400, "limit"),
+        ("/v1/keys?rule=five&key=k&colour=red", 400, "colour"),
+        ("/v1/explain?rule=nobody", 404, "rule"),
+        ("/v1/explain?rule=five&key=%ff", 400, "key"),
+    ] {
+        let refused = server.get(path);
+        assert_eq!((refused.status, &refused.json()["field"]), (status, &json!(field)), "{path}");
+    }
+    let long = format!("/v1/keys/five/{}", "k".repeat(1_025));
+    assert_eq!(
+        (server.get(&long).status, &server.get(&long).json()["field"]),
+        (400, &json!("key"))
+    );
+    let parts = format!("/v1/keys?rule=five{}", "&key=k".repeat(17));
+    assert_eq!(server.get(&parts).status, 400);
+}
+
+#[test]
+fn a_reset_forgets_what_was_used_and_nothing_else() {
+    let server = start(&[ADMIN]);
+    for key in ["k", "l"] {
+        server.post("/v1/check", &json!({ "rule": "two", "key": key, "cost": 5 }));
+    }
+    let reset = admin(&server, "DELETE", "/v1/keys/two/k", "");
+    let decision = reset.json();
+    assert_eq!((reset.status, &decision["allowed"]), (200, &json!(true)));
+    assert_eq!(
+        (&decision["remaining"], &decision["rules"][1]["remaining"]),
+        (&json!(5), &json!(10))
+    );
+    assert_eq!(server.get("/v1/keys/two/l").json()["limits"][0]["used"], 5);
+    assert_eq!(
+        server.post("/v1/check", &json!({ "rule": "two", "key": "k", "cost": 5 })).status,
+        200
+    );
+}
+
+#[test]
+fn an_explanation_is_in_sentences_and_charges_nothing() {
+    let server = start(&[ADMIN]);
+    let explain = |rule: &str, key: &str| {
+        let told = server.get(&format!("/v1/explain?rule={rule}&key={key}"));
+        assert_eq!(told.status, 200, "{}", told.body);
+        let told = told.json();
+        let sentences = told["sentences"].as_array().unwrap().iter();
+        let sentences: Vec<String> = sentences.map(|s| s.as_str().unwrap().to_string()).collect();
+        assert!(sentences.iter().all(|sentence| sentence.ends_with('.')), "{sentences:?}");
+        (told["allowed"] == true, sentences)
+    };
+    for _ in 0..2 {
+        assert_eq!(
+            explain("two", "k"),
+            (
+                true,
+                vec![
+                    "two.1 (sliding-log 5/h) has 5 of 5 left and nothing is used; it allows the \
+                     next request."
+                        .into(),
+                    "two.2 (10/h) has 10 of 10 left and nothing is used; it allows the next \
+                     request."
+                        .into(),
+                    "A request would pass now.".into(),
+                ]
+            )
+        );
+    }
+    server.post("/v1/check", &json!({ "rule": "two", "key": "k", "cost": 5 }));
+    let (allowed, sentences) = explain("two", "k");
+    assert!(!allowed);
+    assert!(sentences[0].contains("two.1 (sliding-log 5/h) has 0 of 5 left"), "{sentences:?}");
+    assert!(sentences[0].contains("it denies the next request for"), "{sentences:?}");
+    assert!(sentences[1].contains("it allows the next request"), "{sentences:?}");
+    assert!(sentences[2].starts_with("A request is denied by two.1"), "{sentences:?}");
+    let (allowed, sentences) = explain("listed", "foe");
+    assert_eq!((allowed, &*sentences[0]), (false, "The policy denies every request of this key."));
+    let (allowed, sentences) = explain("listed", "friend");
+    assert_eq!((allowed, &*sentences[0]), (true, "No limit applies: every request passes."));
+    assert!(explain("workers", "k").0, "a peek at holders");
+    let own = server.get("/v1/explain?limit=0/s&key=a&key=b").json();
+    assert_eq!((&own["allowed"], own["sentences"].as_array().unwrap().len()), (&json!(false), 2));
+}
+
+// --- rules -------------------------------------------------------------------------------------
+
+#[test]
+fn rules_can_be_seen_set_and_taken_back() {
+    let server = start(&[ADMIN]);
+    let names = || -> Vec<(String, String)> {
+        let rules = server.get("/v1/rules").json();
+        let text = |value: &Value| value.as_str().unwrap().to_string();
+        let rules = rules["rules"].as_array().unwrap().iter();
+        rules.map(|rule| (text(&rule["name"]), text(&rule["origin"]))).collect()
+    };
+    let own = |name: &str, origin: &str| (name.to_string(), origin.to_string());
+    let file = ["five", "two", "workers", "listed"].map(|name| own(name, "file"));
+    assert_eq!(names(), file);
+    let two = server.get("/v1/rules/two").json();
+    let expected =
+        json!({ "name": "two", "limits": ["sliding-log 5/h", "10/h"], "origin": "file" });
+    assert_eq!(two, expected);
+    assert_eq!(server.get("/v1/rules/nobody").status, 404);
+
+    let rule = json!({ "key": ["header:x-user"], "limits": ["sliding-log 3/1h"] });
+    let made = put(&server, "new", &rule);
+    assert_eq!((made.status, &made.json()["origin"]), (201, &json!("runtime")));
+    assert_eq!(made.json()["name"], "new", "the name in the address is enough");
+    assert_eq!(names(), [file.to_vec(), vec![own("new", "runtime")]].concat());
+    let check =
+        |key: &str| server.post("/v1/check", &json!({ "rule": "new", "key": key, "cost": 3 }));
+    assert_eq!((check("k").status, check("k").status), (200, 429), "in force at once");
+    assert_eq!(put(&server, "new", &json!({ "limits": ["sliding-log 9/1h"] })).status, 200);
+    assert_eq!(check("k").json()["remaining"], 3, "what was used is kept");
+
+    let file_rule = put(&server, "five", &json!({ "limits": ["sliding-log 50/1h"] }));
+    assert_eq!((file_rule.status, &file_rule.json()["origin"]), (200, &json!("runtime")));
+    assert_eq!(names()[0], own("five", "runtime"), "in the place of the file's");
+    assert_eq!(server.post("/v1/check", &json!({ "rule": "five" })).json()["limit"], 50);
+
+    assert_eq!(admin(&server, "DELETE", "/v1/rules/new", "").status, 204);
+    assert_eq!(admin(&server, "DELETE", "/v1/rules/new", "").status, 404);
+    assert_eq!(server.post("/v1/check", &json!({ "rule": "new" })).status, 404);
+    assert_eq!(admin(&server, "DELETE", "/v1/rules/five", "").status, 204);
+    assert_eq!(server.post("/v1/check", &json!({ "rule": "five" })).json()["limit"], 5);
+    let refused = admin(&server, "DELETE", "/v1/rules/five", "");
+    assert_eq!(refused.status, 409, "the file's own is changed in the file");
+    assert!(refused.json()["detail"].as_str().unwrap().contains("policy file"));
+    assert_eq!(names(), file);
+}
+
+#[test]
+fn a_rule_is_set_only_if_absent_when_asked_so() {
+    let server = start(&[ADMIN]);
+    let put_new = |name: &str, only_if: &str| {
+        let headers = [("x-tidegate-token", ADMIN.1), ("if-none-match", only_if)];
+        server
+            .request("PUT", &format!("/v1/rules/{name}"), &headers, r#"{"limits":["1/s"]}"#)
+            .status
+    };
+    assert_eq!(put_new("five", "*"), 412);
+    assert_eq!(put_new("new", "*"), 201);
+    assert_eq!(put_new("new", "*"), 412);
+    assert_eq!(put_new("new", "\"etag\""), 400, "only * has a meaning");
+    assert_eq!(server.get("/v1/rules/five").json()["origin"], "file");
+}
+
+#[test]
+fn a_rule_that_is_set_survives_a_reload_and_not_a_restart() {
+    let folder = Folder::new();
+    let file = folder.write("policy.yaml", POLICY);
+    let arguments = ["--config", file.to_str().unwrap()];
+    let server = Server::start(&arguments, &[ADMIN]);
+    put(&server, "five", &json!({ "limits": ["sliding-log 50/1h"] }));
+    put(&server, "new", &json!({ "limits": ["1/s"] }));
+    folder.write("policy.yaml", &format!("{POLICY}  - {{ name: more, limits: [7/s] }}\n"));
+    server.signal("HUP");
+    let more = wait_until(|| (server.get("/v1/rules/more").status == 200).then_some(()));
+    assert!(more.is_some(), "reloaded");
+    for (name, origin) in [("five", "runtime"), ("new", "runtime"), ("two", "file")] {
+        assert_eq!(server.get(&format!("/v1/rules/{name}")).json()["origin"], origin, "{name}");
+    }
+    assert_eq!(server.post("/v1/check", &json!({ "rule": "five" })).json()["limit"], 50);
+    let restarted = Server::start(&arguments, &[ADMIN]);
+    assert_eq!(restarted.get("/v1/rules/new").status, 404);
+    assert_eq!(restarted.get("/v1/rules/five").json()["origin"], "file");
+}
+
+#[test]
+fn a_rule_that_is_none_is_refused_and_changes_nothing() {
+    let server = start(&[ADMIN]);
+    let deep = "[".repeat(17) + &"]".repeat(17);
+    for (body, field) in [
+        (r#"{"limits":["5 per min"]}"#, json!("limits[0]")),
+        (r#"{"limits":["5/min"],"colour":"red"}"#, json!("colour")),
+        (r#"{"limits":"5/min"}"#, json!("limits")),
+        (r#"{"name":"other","limits":["5/min"]}"#, json!("name")),
+        (r#"{"limits":["5/min"],"match":{"path":"login"}}"#, json!("match.path")),
+        (r#"{"limits":["5/min"],"limits":["6/min"]}"#, Value::Null),
+        (r#"{"limits":["5/min"]"#, Value::Null),
+        ("", Value::Null),
+        (&*format!(r#"{{"limits":{deep}}}"#), Value::Null),
+    ] {
+        let refused = admin(&server, "PUT", "/v1/rules/five", body);
+        assert_eq!(refused.status, 400, "{body}: {}", refused.body);
+        assert_eq!(refused.json().get("field").unwrap_or(&Value::Null), &field, "{body}");
+    }
+    for name in ["-", "a b", "%ff", &"x".repeat(65)] {
+        let path = format!("/v1/rules/{}", name.replace(' ', "%20"));
+        let refused = admin(&server, "PUT", &path, r#"{"limits":["5/min"]}"#);
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("name")), "{name}");
+    }
+    assert_eq!(server.get("/v1/rules/five").json()["origin"], "file");
+    assert_eq!(server.get("/v1/rules").json()["rules"].as_array().unwrap().len(), 4);
+}
+
+// --- tokens ------------------------------------------------------------------------------------
+
+/// What an access needs, and what each token gets there: nothing shown, a wrong one, that for
+/// asking, that for changes.
+const CHECKS: [(&str, &str, &str); 5] = [
+    ("POST", "/v1/check", r#"{"rule":"five","cost":0}"#),
+    ("GET", "/v1/keys/five/k", ""),
+    ("GET", "/v1/explain?rule=five", ""),
+    ("GET", "/v1/rules", ""),
+    ("GET", "/v1/rules/five", ""),
+];
+const CHANGES: [(&str, &str, &str); 4] = [
+    ("DELETE", "/v1/keys/five/k", ""),
+    ("DELETE", "/v1/keys?rule=five&key=k", ""),
+    ("PUT", "/v1/rules/new", r#"{"limits":["1/s"]}"#),
+    ("DELETE", "/v1/rules/new", ""),
+];
+
+#[test]
+fn a_token_opens_what_it_is_for() {
+    for (variables, asking, changing) in [
+        (&[][..], [200, 200, 200, 200], [403, 403, 403, 403]),
+        (&[ADMIN], [200, 200, 200, 200], [401, 401, 401, 200]),
+        (&[CHECK], [401, 401, 200, 401], [403, 403, 403, 403]),
+        (&[CHECK, ADMIN], [401, 401, 200, 200], [401, 401, 403, 200]),
+    ] {
+        let server = start(variables);
+        let tokens = [None, Some("wrong"), Some(CHECK.1), Some(ADMIN.1)];
+        for ((method, path, body), expected) in CHECKS
+            .into_iter()
+            .map(|call| (call, asking))
+            .chain(CHANGES.into_iter().map(|call| (call, changing)))
+        {
+            for (token, expected) in tokens.into_iter().zip(expected) {
+                let bearer = token.map(|token| format!("Bearer {token}"));
+                let shown = [
+                    bearer.as_deref().map(|value| ("authorization", value)),
+                    token.map(|value| ("x-tidegate-token", value)),
+                ];
+                for header in shown {
+                    let headers: Vec<_> = header.into_iter().collect();
+                    let response = server.request(method, path, &headers, body);
+                    let status = if response.status < 300 { 200 } else { response.status };
+                    let what = format!("{variables:?} {method} {path} {token:?}");
+                    // What was deleted already is not there to be deleted again.
+                    assert!(
+                        status == expected || (status, expected) == (404, 200),
+                        "{what}: {status}"
+                    );
+                    let challenge = (status == 401).then_some("Bearer");
+                    assert_eq!(response.header("www-authenticate"), challenge, "{what}");
+                }
+            }
+        }
+        for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+            assert_eq!(server.get(path).status, 200, "{path} needs no token");
+        }
+    }
+}
+
+#[test]
+fn a_token_can_lie_in_a_file_and_is_never_told() {
+    let folder = Folder::new();
+    let token = folder.write("token", "from-a-file\n");
+    let server = start(&[("TIDEGATE_TOKEN_FILE", token.to_str().unwrap()), ADMIN]);
+    let ask = |token: &str| server.request("GET", "/v1/rules", &[("x-tidegate-token", token)], "");
+    assert_eq!((ask("from-a-file").status, ask("from-a-fil").status), (200, 401));
+    let everything: String = ["/healthz", "/metrics", "/openapi.json"]
+        .into_iter()
+        .map(|path| server.get(path).body)
+        .chain([ask("wrong").body])
+        .chain(server.log())
+        .collect();
+    assert!(!everything.contains("from-a-file") && !everything.contains(ADMIN.1));
+}
+
+// --- helpers -----------------------------------------------------------------------------------
+
+fn start(variables: &[(&str, &str)]) -> Server {
+    let file = Folder::new().write("policy.yaml", POLICY);
+    Server::start(&["--config", file.to_str().unwrap()], variables)
+}
+
+fn admin(server: &Server, method: &str, path: &str, body: &str) -> Response {
+    server.request(method, path, &[("x-tidegate-token", ADMIN.1)], body)
+}
+
+fn put(server: &Server, name: &str, rule: &Value) -> Response {
+    admin(server, "PUT", &format!("/v1/rules/{name}"), &rule.to_string())
+}

@@ -1,0 +1,668 @@
+//! `/openapi.json` against the server that it describes.
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+
+use crate::{schema, support, wire};
+use schema::Schemas;
+use serde_json::{Value, json};
+use support::{Folder, Response, Server};
+
+/// Every address and its methods. What is missing here must not be in the document.
+const ADDRESSES: [(&str, &str); 17] = [
+    ("/healthz", "get"),
+    ("/metrics", "get"),
+    ("/openapi.json", "get"),
+    ("/readyz", "get"),
+    ("/v1/authorize", "delete get head options patch post put trace"),
+    ("/v1/cancel", "post"),
+    ("/v1/check", "post"),
+    ("/v1/commit", "post"),
+    ("/v1/explain", "get"),
+    ("/v1/keys", "delete get"),
+    ("/v1/keys/{rule}/{key}", "delete get"),
+    ("/v1/record", "post"),
+    ("/v1/refund", "post"),
+    ("/v1/renew", "post"),
+    ("/v1/reserve", "post"),
+    ("/v1/rules", "get"),
+    ("/v1/rules/{name}", "delete get put"),
+];
+
+const METHODS: [&str; 8] = ["delete", "get", "head", "options", "patch", "post", "put", "trace"];
+
+const POLICY: &str = r#"
+rules:
+  - { name: open, key: [client_ip], match: { path: /open }, limits: ["100/s"] }
+  - { name: shut, key: [client_ip], match: { path: /shut }, limits: ["1/d"] }
+  - { name: login, match: { path: /login }, limits: ["sliding-log 5/1m", "fixed-window 100/1d"] }
+  - { name: budget, match: { path: /buy }, limits: ["10000/min"], shadow_limits: ["5000/min"] }
+"#;
+
+// --- the claims --------------------------------------------------------------------------------
+
+#[test]
+fn the_document_has_every_address_and_no_other() {
+    let server = Server::with_policy(POLICY);
+    let document = document(&server);
+    let found: BTreeMap<_, _> = document["paths"].as_object().unwrap().iter().collect();
+    let found: Vec<(String, String)> = found
+        .into_iter()
+        .map(|(path, methods)| {
+            let methods: Vec<_> = methods.as_object().unwrap().keys().cloned().collect();
+            (path.clone(), methods.join(" "))
+        })
+        .collect();
+    let expected = ADDRESSES.map(|(path, methods)| (path.to_string(), methods.to_string()));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_method_that_is_not_in_the_document_is_405_and_an_address_404() {
+    let server = Server::with_policy(POLICY);
+    for (path, methods) in ADDRESSES {
+        let path = path.replace(['{', '}'], "");
+        let documented: Vec<&str> = methods.split(' ').collect();
+        for method in METHODS {
+            let response = ask(&server, &Request::new(method, &path));
+            // HEAD comes with GET, as everywhere.
+            let known =
+                documented.contains(&method) || (method == "head" && documented.contains(&"get"));
+            assert_eq!(response.status != 405, known, "{method} {path}: {response:?}");
+            if !known {
+                let allow = response.header("allow").unwrap().to_ascii_lowercase();
+                let allow: BTreeSet<_> = allow.split(',').filter(|name| *name != "head").collect();
+                assert_eq!(allow, documented.iter().copied().collect(), "{method} {path}");
+                is_problem(&response, 405);
+            }
+        }
+    }
+    for path in ["/v1", "/v1/", "/v1/checks", "/v1/check/", "/v1/keys/a", "/v1/keys/a/b/c", "/x"] {
+        for method in ["get", "post"] {
+            is_problem(&ask(&server, &Request::new(method, path)), 404);
+        }
+    }
+}
+
+#[test]
+fn the_document_is_whole() {
+    let server = Server::with_policy(POLICY);
+    let document = document(&server);
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let mut references = Vec::new();
+    collect_references(&document, &mut references);
+    for reference in &references {
+        Schemas(&document).target(reference).unwrap();
+    }
+    let named: BTreeSet<_> = references.iter().map(String::as_str).collect();
+    for (kind, all) in document["components"].as_object().unwrap() {
+        for name in all.as_object().unwrap().keys().filter(|_| kind != "securitySchemes") {
+            let reference = format!("#/components/{kind}/{name}");
+            assert!(named.contains(&*reference), "{reference} is used by nobody");
+        }
+    }
+    let mut ids = BTreeSet::new();
+    for operation in operations(&document) {
+        let (described, place) = (operation.described, operation.place());
+        assert!(ids.insert(described["operationId"].as_str().unwrap()), "{place}");
+        assert!(described["summary"].as_str().unwrap().ends_with(['.', '?']), "{place}");
+        for way in described["security"].as_array().unwrap() {
+            for scheme in way.as_object().unwrap().keys() {
+                assert!(document["components"]["securitySchemes"].get(scheme).is_some(), "{place}");
+            }
+        }
+        let parameters = described["parameters"].as_array().cloned().unwrap_or_default();
+        let in_path = parameters.iter().filter(|parameter| parameter["in"] == "path");
+        let in_path: BTreeSet<_> = in_path.map(|p| p["name"].as_str().unwrap()).collect();
+        let wanted: BTreeSet<_> =
+            operation.path.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect();
+        assert_eq!(in_path, wanted, "{place}");
+        for (status, response) in operation.responses(&document) {
+            assert!(
+                response["description"].as_str().is_some_and(|d| !d.is_empty()),
+                "{place} {status}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_example_is_as_its_schema_wants_it() {
+    let server = Server::with_policy(POLICY);
+    let document = document(&server);
+    let mut count = 0;
+    for operation in operations(&document) {
+        let mut contents: Vec<_> = operation
+            .responses(&document)
+            .into_iter()
+            .map(|(_, response)| &response["content"])
+            .collect();
+        contents.push(&operation.described["requestBody"]["content"]);
+        for content in
+            contents.into_iter().filter_map(Value::as_object).flat_map(|all| all.values())
+        {
+            let checked = Schemas(&document).check(&content["schema"], &content["example"]);
+            checked.unwrap_or_else(|error| panic!("{}: {error}", operation.place()));
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count} examples");
+}
+
+#[test]
+fn every_default_and_example_in_a_schema_is_as_the_schema_wants_it() {
+    let server = Server::with_policy(POLICY);
+    let document = document(&server);
+    let mut places: Vec<&Value> =
+        document["components"]["schemas"].as_object().unwrap().values().collect();
+    let mut count = 0;
+    while let Some(schema) = places.pop() {
+        let examples = schema["examples"].as_array().into_iter().flatten();
+        for value in examples.chain(schema.get("default")) {
+            Schemas(&document).check(schema, value).unwrap();
+            count += 1;
+        }
+        match schema {
+            Value::Object(fields) => places.extend(fields.values()),
+            Value::Array(items) => places.extend(items),
+            _ => {}
+        }
+    }
+    assert!(count > 20, "{count} defaults and examples");
+}
+
+/// The examples of calls do what they promise on a server that knows the rules they name.
+#[test]
+fn every_example_of_a_request_is_answered_with_success() {
+    let sample = Server::start(&[], &[("TIDEGATE_ADMIN_TOKEN", "admin")]);
+    let document = document(&sample);
+    let mut sent = 0;
+    for operation in operations(&document) {
+        let mut body =
+            operation.described["requestBody"]["content"]["application/json"]["example"].clone();
+        if body.is_null() {
+            continue;
+        }
+        if body.get("reservation").is_some() {
+            body["reservation"] = reserve(&sample);
+        }
+        let path = operation.path.replace("{name}", "login");
+        let mut request = Request::new(operation.method, &path).json(&body);
+        request.token = Some("admin");
+        let response = ask(&sample, &request);
+        assert_eq!(response.status, 200, "{}: {}", operation.place(), response.body);
+        operation.check(&document, &response).unwrap();
+        sent += 1;
+    }
+    assert_eq!(sent, 8);
+}
+
+/// The schema of a body and the server agree on what is wrong.
+#[test]
+fn what_the_schema_of_a_body_refuses_the_server_refuses() {
+    let server = Server::start(&[], &[("TIDEGATE_ADMIN_TOKEN", "admin")]);
+    let document = document(&server);
+    for (method, path, good, bad) in [
+        (
+            "post",
+            "/v1/check",
+            json!({ "rule": "login", "key": "k" }),
+            json!({
+                "rule": [1, true, {}, []], "limit": [1, []], "key": [1, {}, [1], [[]], vec!["x"; 17]],
+                "cost": [-1, 0.5, "1", [], 4_294_967_297_u64], "checks": [{}, [], [1], [{ "x": 1 }]],
+                "id": [1, "", "x".repeat(65)], "wait_ms": [-1, "1", 60_001], "other": [null, 1],
+            }),
+        ),
+        (
+            "post",
+            "/v1/reserve",
+            json!({ "rule": "budget", "key": "k" }),
+            json!({ "ttl_ms": [0, -1, 3_600_001, "1"] }),
+        ),
+        (
+            "post",
+            "/v1/commit",
+            json!({ "reservation": "00000000000000000000000000000000" }),
+            json!({ "reservation": [null, 1, []], "cost": [-1, 0.5, "1"], "other": [1] }),
+        ),
+        (
+            "put",
+            "/v1/rules/{name}",
+            json!({ "name": "new", "limits": ["5/min"] }),
+            json!({
+                "name": [1, "-", ""], "limits": ["5/min", [1], ["5 per min"], vec!["1/s"; 17]],
+                "key": ["client_ip", ["nobody"]], "match": [1, { "path": "login" }, { "x": 1 }],
+                "shadow": ["yes", 1], "stop": [1], "cost": ["1", 1], "lease": ["much", 0],
+                "on_missing_key": ["give"], "on_store_failure": ["panic"],
+                "fallback_ratio": [0, 1.5, "1"], "other": [1],
+                "overrides": [[{ "key": "k" }], [{ "key": "k", "limits": [] }]],
+            }),
+        ),
+    ] {
+        let operation =
+            operations(&document).find(|o| o.method == method && o.path == path).unwrap();
+        let schema = &operation.described["requestBody"]["content"]["application/json"]["schema"];
+        Schemas(&document).check(schema, &good).unwrap();
+        for (field, values) in bad.as_object().unwrap() {
+            for value in values.as_array().unwrap() {
+                let mut body = good.clone();
+                body[field] = value.clone();
+                let refused = Schemas(&document).check(schema, &body);
+                assert!(refused.is_err(), "{path}: the schema takes {body}");
+                let mut request = Request::new(method, &path.replace("{name}", "new")).json(&body);
+                request.token = Some("admin");
+                let response = ask(&server, &request);
+                assert_eq!(response.status, 400, "{path}: {body}: {}", response.body);
+            }
+        }
+    }
+}
+
+/// What is answered by each rule's `on_store_failure`.
+const ANSWERED_ALONE: [&str; 5] =
+    ["/v1/authorize", "/v1/check", "/v1/explain", "/v1/record", "/v1/reserve"];
+
+/// Every status of every operation, but for 408, which takes its time, and for 503 where each rule
+/// answers for itself while the store is gone: only a memory without room gives no answer there.
+#[test]
+fn every_documented_answer_is_given_as_documented_and_no_other() {
+    let servers = Servers::start();
+    let document = document(&servers.open);
+    let all: Vec<_> = operations(&document).collect();
+    let mut seen = BTreeSet::new();
+    for (server, request) in servers.requests() {
+        let operation = all.iter().find(|operation| operation.is_for(&request));
+        let operation = operation.unwrap_or_else(|| panic!("{request:?} is not documented"));
+        let response = ask(server, &request);
+        let status = operation.check(&document, &response);
+        let status = status.unwrap_or_else(|error| panic!("{request:?}: {error}: {response:?}"));
+        seen.insert((operation.place(), status));
+    }
+    let documented: BTreeSet<_> = all
+        .iter()
+        .flat_map(|operation| {
+            let statuses = operation.responses(&document).into_iter().map(|(status, _)| status);
+            statuses.filter(|status| status != "408").map(|status| (operation.place(), status))
+        })
+        .filter(|(place, status)| {
+            status != "503" || !ANSWERED_ALONE.iter().any(|p| place.ends_with(p))
+        })
+        .collect();
+    let missing: Vec<_> = documented.difference(&seen).collect();
+    assert!(missing.is_empty(), "documented and not seen: {missing:#?}");
+    let mut stderr = std::io::stderr().lock();
+    writeln!(
+        stderr,
+        "openapi: {} operations, {} answers seen as documented",
+        all.len(),
+        seen.len()
+    )
+    .unwrap();
+}
+
+#[test]
+fn the_validator_knows_good_from_bad() {
+    let document = json!({ "defs": { "n": { "type": ["integer", "null"], "minimum": 1 } } });
+    let schema = json!({
+        "type": "object", "required": ["a"], "additionalProperties": false,
+        "properties": {
+            "a": { "$ref": "#/defs/n" },
+            "b": { "type": "array", "items": { "oneOf": [{ "const": 1 }, { "const": "x" }] } },
+            "c": { "pattern": r"^([a-c]{1,2}|x.+)$|\$\{" },
+        },
+    });
+    for (value, good) in [
+        (json!({ "a": 1 }), true),
+        (json!({ "a": null, "b": [1, "x"] }), true),
+        (json!({ "a": 0 }), false),
+        (json!({ "a": 1.5 }), false),
+        (json!({}), false),
+        (json!([]), false),
+        (json!({ "a": 1, "b": [2] }), false),
+        (json!({ "a": 1, "d": 1 }), false),
+        (json!({ "a": 1, "c": "ab" }), true),
+        (json!({ "a": 1, "c": "abc" }), false),
+        (json!({ "a": 1, "c": "x" }), false),
+        (json!({ "a": 1, "c": "xyz" }), true),
+        (json!({ "a": 1, "c": "any ${thing}" }), true),
+    ] {
+        assert_eq!(Schemas(&document).check(&schema, &value).is_ok(), good, "{value}");
+    }
+    for unknown in [json!({ "not": {} }), json!({ "$ref": "#/x" }), json!({ "pattern": r"\d" })] {
+        assert!(Schemas(&document).check(&unknown, &json!("1")).is_err(), "{unknown}");
+    }
+}
+
+// --- the document ------------------------------------------------------------------------------
+
+fn document(server: &Server) -> Value {
+    let response = server.get("/openapi.json");
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    response.json()
+}
+
+struct Operation<'a> {
+    method: &'a str,
+    path: &'a str,
+    described: &'a Value,
+}
+
+fn operations(document: &Value) -> impl Iterator<Item = Operation<'_>> {
+    let paths = document["paths"].as_object().unwrap().iter();
+    paths.flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().iter();
+        methods.map(move |(method, described)| Operation { method, path, described })
+    })
+}
+
+impl Operation<'_> {
+    fn place(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+
+    fn is_for(&self, request: &Request) -> bool {
+        let path = request.path.split('?').next().unwrap();
+        let (mine, theirs) = (self.path.split('/'), path.split('/'));
+        self.method == request.method
+            && mine.clone().count() == theirs.clone().count()
+            && mine.zip(theirs).all(|(mine, theirs)| mine == theirs || mine.starts_with('{'))
+    }
+
+    /// Each answer by its status, with references followed.
+    fn responses<'d>(&'d self, document: &'d Value) -> Vec<(String, &'d Value)> {
+        let responses = self.described["responses"].as_object().unwrap();
+        let follow = |response: &'d Value| match response["$ref"].as_str() {
+            Some(reference) => Schemas(document).target(reference).unwrap(),
+            None => response,
+        };
+        responses.iter().map(|(status, response)| (status.clone(), follow(response))).collect()
+    }
+
+    /// Is the response one that the document knows? Tells which.
+    fn check(&self, document: &Value, response: &Response) -> Result<String, String> {
+        let responses = self.responses(document);
+        let class = format!("{}XX", response.status / 100);
+        let find = |name: &str| responses.iter().find(|(status, _)| status == name);
+        let described = find(&response.status.to_string()).or_else(|| find(&class));
+        let (status, described) = described.ok_or("no such status in the document")?;
+        for (name, _) in described["headers"].as_object().into_iter().flatten() {
+            let value = response.header(&name.to_ascii_lowercase());
+            if value.is_none() && described["headers"].get("Retry-After").is_none() {
+                return Err(format!("{name} is missing"));
+            }
+        }
+        if self.method == "head" {
+            return Ok(status.clone());
+        }
+        if response.header("content-type") == Some(PROBLEM) {
+            assert_eq!(response.json()["status"], response.status);
+        }
+        let Some(content) = described["content"].as_object() else {
+            let empty = response.body.is_empty();
+            return if empty {
+                Ok(status.clone())
+            } else {
+                Err("a body that nobody told of".into())
+            };
+        };
+        let content_type = response.header("content-type").unwrap_or_default();
+        let media_type = content_type.split(';').next().unwrap_or_default();
+        let content = content.get(media_type).ok_or(format!("{content_type}: not documented"))?;
+        let body = match media_type {
+            "text/plain" => response.body.clone().into(),
+            _ => response.json(),
+        };
+        Schemas(document).check(&content["schema"], &body)?;
+        Ok(status.clone())
+    }
+}
+
+fn collect_references(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("$ref").and_then(Value::as_str).map(String::from));
+            fields.values().for_each(|value| collect_references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| collect_references(value, found)),
+        _ => {}
+    }
+}
+
+// --- requests ----------------------------------------------------------------------------------
+
+const PROBLEM: &str = "application/problem+json";
+
+#[derive(Clone, Debug)]
+struct Request {
+    method: String,
+    path: String,
+    token: Option<&'static str>,
+    headers: Vec<(&'static str, &'static str)>,
+    body: String,
+}
+
+impl Request {
+    fn new(method: &str, path: &str) -> Self {
+        let (method, path) = (method.into(), path.into());
+        Self { method, path, token: None, headers: Vec::new(), body: String::new() }
+    }
+
+    fn json(mut self, body: &Value) -> Self {
+        self.body = body.to_string();
+        self.headers.push(("content-type", "application/json"));
+        self
+    }
+
+    fn header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    fn token(mut self, token: &'static str) -> Self {
+        self.token = Some(token);
+        self
+    }
+}
+
+fn ask(server: &Server, request: &Request) -> Response {
+    let mut headers = request.headers.clone();
+    headers.extend(request.token.map(|token| ("x-tidegate-token", token)));
+    let method = request.method.to_ascii_uppercase();
+    if method != "HEAD" {
+        return server.request(&method, &request.path, &headers, &request.body);
+    }
+    // The answer tells the length of a body that it does not have.
+    let fields = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+    let fields: String = fields.collect();
+    let head = format!(
+        "HEAD {} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{fields}\r\n",
+        request.path
+    );
+    wire::answer(&wire::exchange(server.http, head.as_bytes())).expect("the door answers")
+}
+
+fn reserve(server: &Server) -> Value {
+    let body = json!({ "rule": "budget", "key": "alice", "cost": 500 });
+    server.post("/v1/reserve", &body).json()["reservation"].clone()
+}
+
+fn is_problem(response: &Response, status: u16) {
+    assert_eq!(response.status, status);
+    if !response.body.is_empty() {
+        assert_eq!(response.header("content-type"), Some(PROBLEM), "{response:?}");
+        assert_eq!(response.json()["status"], status);
+    }
+}
+
+/// Servers that each know another way to say no.
+struct Servers {
+    open: Server,
+    guarded: Server,
+    without_adhoc: Server,
+    without_store: Server,
+}
+
+impl Servers {
+    fn start() -> Self {
+        let folder = Folder::new();
+        let policy = folder.write("policy.yaml", POLICY);
+        let policy = policy.to_str().unwrap();
+        let strict = folder.write("strict.yaml", &format!("adhoc: false\n{POLICY}"));
+        let admin = ("TIDEGATE_ADMIN_TOKEN", "admin");
+        Self {
+            open: Server::start(&["--config", policy], &[admin]),
+            guarded: Server::start(&["--config", policy], &[admin, ("TIDEGATE_TOKEN", "check")]),
+            without_adhoc: Server::start(&["--config", strict.to_str().unwrap()], &[admin]),
+            without_store: Server::start(
+                &["--config", policy, "--store", "redis://127.0.0.1:1"],
+                &[admin],
+            ),
+        }
+    }
+
+    fn requests(&self) -> Vec<(&Server, Request)> {
+        let mut all = Vec::new();
+        self.calls(&mut all);
+        self.settling(&mut all);
+        self.authorizing(&mut all);
+        self.keys(&mut all);
+        self.rules(&mut all);
+        for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+            all.push((&self.guarded, Request::new("get", path)));
+            all.push((&self.without_store, Request::new("get", path)));
+        }
+        all
+    }
+
+    fn calls<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {
+        for path in ["/v1/check", "/v1/record", "/v1/refund", "/v1/reserve"] {
+            let post = |body: &Value| Request::new("post", path).json(body);
+            let key = json!([path]);
+            all.extend([
+                (&self.open, post(&json!({ "rule": "login", "key": key }))),
+                (&self.open, post(&json!({ "rule": "login", "key": key, "cost": 5 }))),
+                (&self.open, post(&json!({ "rule": "login", "key": key, "cost": 500 }))),
+                (&self.open, post(&json!({ "limit": "5/min", "key": key }))),
+                (&self.open, post(&json!({ "rule": "budget", "key": key, "id": "a" }))),
+                (&self.open, post(&json!({ "rule": "budget", "key": key, "id": "a" }))),
+                (&self.open, post(&json!({ "rule": "budget", "key": key, "cost": 2, "id": "a" }))),
+                (&self.open, post(&json!({ "checks": [{ "rule": "login" }, { "limit": "1/s" }] }))),
+                (&self.open, post(&json!({ "rule": "nobody" }))),
+                (&self.without_adhoc, post(&json!({ "limit": "1/s" }))),
+                (&self.guarded, post(&json!({ "rule": "login" }))),
+                (&self.guarded, post(&json!({ "rule": "login" })).token("check")),
+                (&self.without_store, post(&json!({ "rule": "login" }))),
+            ]);
+            self.faulty_bodies("post", path, all);
+        }
+    }
+
+    fn settling<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {
+        let unknown = json!({ "reservation": "00000000000000000000000000000000" });
+        for path in ["/v1/commit", "/v1/cancel", "/v1/renew"] {
+            let body = json!({ "reservation": reserve(&self.open) });
+            let post = |path: &str, body: &Value| Request::new("post", path).json(body);
+            all.push((&self.open, post(path, &body)));
+            if path == "/v1/renew" {
+                all.push((&self.open, post("/v1/commit", &body)));
+                all.push((&self.open, post("/v1/renew", &body)));
+            }
+            if path == "/v1/cancel" {
+                all.push((&self.open, post("/v1/commit", &body)));
+            }
+            if path == "/v1/commit" {
+                all.push((&self.open, post("/v1/cancel", &body)));
+            }
+            all.extend([
+                (&self.open, post(path, &unknown)),
+                (&self.guarded, post(path, &unknown)),
+                (&self.without_store, post(path, &unknown)),
+            ]);
+            self.faulty_bodies("post", path, all);
+        }
+    }
+
+    fn faulty_bodies<'s>(&'s self, method: &str, path: &str, all: &mut Vec<(&'s Server, Request)>) {
+        let request = Request::new(method, path).token("admin");
+        let faulty = Request { body: "{".into(), ..request.clone() };
+        let long = Request { body: " ".repeat((64 << 10) + 1), ..request.clone() };
+        let form = Request { body: "a=b".into(), ..request };
+        let form = form.header("content-type", "application/x-www-form-urlencoded");
+        all.extend([(&self.open, faulty), (&self.open, long), (&self.open, form)]);
+    }
+
+    fn authorizing<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {
+        for method in METHODS {
+            let path = "/v1/authorize";
+            let about = |path: &str, uri| Request::new(method, path).header("x-forwarded-uri", uri);
+            all.extend([
+                (&self.open, about(path, "/open")),
+                (&self.open, about(path, "/shut")),
+                (&self.open, about(path, "/shut")),
+                (&self.open, about("/v1/authorize?deny_status=403", "/shut")),
+                (&self.open, about("/v1/authorize?deny_status=500", "/shut")),
+                (&self.open, about("/v1/authorize?deny_status=200", "/shut")),
+                (&self.open, Request::new(method, path)),
+                (&self.guarded, about(path, "/open")),
+                (&self.guarded, about(path, "/open").token("check")),
+                (&self.without_store, about(path, "/open")),
+            ]);
+        }
+    }
+
+    fn keys<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {
+        let request = |method: &str, path: &str| Request::new(method, path).token("admin");
+        for method in ["get", "delete"] {
+            all.extend([
+                (&self.open, request(method, "/v1/keys/login/k")),
+                (&self.open, request(method, "/v1/keys/nobody/k")),
+                (&self.open, request(method, "/v1/keys/login/%ff")),
+                (&self.open, Request::new(method, "/v1/keys/login/k")),
+                (&self.guarded, Request::new(method, "/v1/keys/login/k")),
+                (&self.guarded, Request::new(method, "/v1/keys/login/k").token("check")),
+                (&self.without_store, request(method, "/v1/keys/login/k")),
+            ]);
+        }
+        for (method, path) in [("get", "/v1/keys"), ("delete", "/v1/keys"), ("get", "/v1/explain")]
+        {
+            let request = |query: &str| request(method, &format!("{path}?{query}"));
+            all.extend([
+                (&self.open, request("rule=login&key=/v1/check")),
+                (&self.open, request("limit=5/min&key=a&key=b")),
+                (&self.open, request("rule=nobody")),
+                (&self.open, request("key=k")),
+                (&self.open, request("rule=login&key=%ff")),
+                (&self.without_adhoc, request("limit=5/min")),
+                (&self.guarded, Request::new(method, &format!("{path}?rule=login"))),
+                (&self.without_store, request("rule=login")),
+            ]);
+        }
+    }
+
+    fn rules<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {
+        let new = Request::new("put", "/v1/rules/new").json(&json!({ "limits": ["5/min"] }));
+        let request = |method: &str, path: &str| Request::new(method, path).token("admin");
+        all.extend([
+            (&self.open, Request::new("get", "/v1/rules")),
+            (&self.guarded, Request::new("get", "/v1/rules")),
+            (&self.open, Request::new("get", "/v1/rules/login")),
+            (&self.open, Request::new("get", "/v1/rules/nobody")),
+            (&self.open, Request::new("get", "/v1/rules/%ff")),
+            (&self.guarded, Request::new("get", "/v1/rules/login")),
+            (&self.guarded, new.clone()),
+            (&self.guarded, new.clone().token("check")),
+            (&self.open, new.clone().token("admin")),
+            (&self.open, Request::new("get", "/v1/rules")),
+            (&self.open, Request::new("get", "/v1/rules/new")),
+            (&self.open, new.clone().token("admin")),
+            (&self.open, new.token("admin").header("if-none-match", "*")),
+            (&self.open, request("delete", "/v1/rules/new")),
+            (&self.open, request("delete", "/v1/rules/new")),
+            (&self.open, request("delete", "/v1/rules/login")),
+            (&self.open, request("delete", "/v1/rules/%ff")),
+            (&self.open, Request::new("delete", "/v1/rules/login")),
+            (&self.guarded, request("delete", "/v1/rules/login").token("check")),
+        ]);
+        self.faulty_bodies("put", "/v1/rules/new", all);
+    }
+}

@@ -1,0 +1,66 @@
+//! How long a client may take, on a clock that the test turns.
+use std::time::Duration;
+
+use crate::{in_process, resp, support};
+use in_process::Door;
+use resp::{Client, command};
+use support::wait_until;
+use tidegate::Clock;
+use tidegate_server::tokens::Tokens;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+const ALMOST: Duration = Duration::from_millis(9_999);
+
+/// Waits until the server waits for somebody.
+fn await_deadline(door: &Door) {
+    wait_until(|| door.clock.next_wake().filter(|wake| *wake > door.clock.elapsed()))
+        .expect("somebody has a deadline");
+}
+
+fn is_cut_off(mut client: Client) -> bool {
+    matches!(client.try_receive(), Ok(None))
+}
+
+#[test]
+fn who_does_not_say_who_they_are_is_cut_off() {
+    let door = Door::with_tokens(Tokens::new(Some("sesame"), None));
+    let silent = Client::connect(door.address);
+    await_deadline(&door);
+    let mut talking = Client::connect(door.address);
+    assert!(talking.ask("PING").to_string().starts_with("-NOAUTH"));
+    let mut known = Client::connect(door.address);
+    assert!(known.ask("AUTH sesame").is("+OK"));
+    door.clock.advance(ALMOST);
+    // Talk alone does not help.
+    assert!(talking.ask("PING").to_string().starts_with("-NOAUTH"));
+    door.clock.advance(Duration::from_millis(1));
+    assert!(is_cut_off(silent) && is_cut_off(talking));
+    door.clock.advance(DEADLINE * 1_000);
+    assert!(known.ask("PING").is("+PONG"), "it may be silent for as long as it likes");
+}
+
+#[test]
+fn a_request_that_is_not_finished_in_time_is_cut_off() {
+    let door = Door::open();
+    let mut client = Client::connect(door.address);
+    door.clock.advance(DEADLINE * 1_000);
+    assert!(client.ask("PING").is("+PONG"));
+
+    // Byte by byte, but in time.
+    let ping = command(&["PING"]);
+    let (first, rest) = ping.split_at(5);
+    client.write(first);
+    await_deadline(&door);
+    door.clock.advance(ALMOST);
+    client.write(rest);
+    assert!(client.receive().is("+PONG"));
+    door.clock.advance(DEADLINE * 1_000);
+
+    // A new one has a new deadline, and more bytes do not move it.
+    client.write(first);
+    await_deadline(&door);
+    door.clock.advance(ALMOST);
+    client.write(&rest[..2]);
+    door.clock.advance(Duration::from_millis(1));
+    assert!(is_cut_off(client));
+}
