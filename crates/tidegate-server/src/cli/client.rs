@@ -44,7 +44,32 @@ impl Client {
         answer.map_err(|_| format!("{} did not answer in time", self.host))?
     }
 
+    /// Asks without a body, and takes whatever is answered.
+    pub(super) async fn get(&self, path: &str) -> Result<(StatusCode, Value), Failure> {
+        self.exchange(Method::GET, path, Bytes::new()).await
+    }
+
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, Failure> {
+        let (status, body) = self.exchange(method, path, body.to_string().into()).await?;
+        if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
+            return Ok(body);
+        }
+        let detail =
+            body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
+        let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
+        let detail = match status {
+            StatusCode::UNAUTHORIZED => "set TIDEGATE_TOKEN to its token",
+            _ => detail,
+        };
+        Err(format!("the server answered {}: {field}{detail}", status.as_u16()).into())
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Value), Failure> {
         let unreachable = |error| {
             format!(
                 "cannot reach {} ({error}); start it with tidegate serve, name another with \
@@ -61,23 +86,13 @@ impl Client {
         if let Some(token) = self.tokens.to_show() {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(Bytes::from(body.to_string())))?;
+        let request = request.body(Full::new(body))?;
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body: Value = serde_json::from_slice(&body?.to_bytes()).map_err(|_| {
             format!("{} answered {status}, and not in JSON; is it a tidegate server?", self.host)
         })?;
-        if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
-            return Ok(body);
-        }
-        let detail =
-            body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
-        let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
-        let detail = match status {
-            StatusCode::UNAUTHORIZED => "set TIDEGATE_TOKEN to its token",
-            _ => detail,
-        };
-        Err(format!("the server answered {}: {field}{detail}", status.as_u16()).into())
+        Ok((status, body))
     }
 }
