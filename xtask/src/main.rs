@@ -6,11 +6,15 @@
 //! - `mutants`: every small change to the core breaks a test. `sources` are the files to change,
 //!   `lexer` finds their tokens and `flips` what to change; `workshop` is a copy of the workspace
 //!   to change it in, `argued` the changes that cannot matter, `report` what is said in the end.
+//! - `package`: what is released. `debian` is the package for dpkg, `tree` a folder to pack, `options` what was asked
+//!   for. `sbom`: what the binary is made of.
 //! - `protos`: the code of the protocols that the server speaks and did not invent.
 
 mod licences;
 mod mutants;
+mod package;
 mod protos;
+mod sbom;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -21,7 +25,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const USAGE: &str = "\
 usage: cargo xtask licences
        cargo xtask protos
-       cargo xtask mutants [--jobs N] [--shard K/N] [--file PATTERN] [--list]";
+       cargo xtask mutants [--jobs N] [--shard K/N] [--file PATTERN] [--list]
+       cargo xtask package [--target TARGET] [--out DIR] [--binary FILE]";
 
 /// What a tool found: exit code 0 or 1. Code 2 is kept for a tool that could not do its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +52,9 @@ fn run(arguments: &[String]) -> Result<Finding> {
         Some((tool, [])) if tool == "licences" => licences::run(),
         Some((tool, [])) if tool == "protos" => protos::run(),
         Some((tool, options)) if tool == "mutants" => mutants::run(&options.try_into()?),
+        Some((tool, options)) if tool == "package" => {
+            package::run(&package::Options::try_from(options)?)
+        }
         _ => Err(USAGE.into()),
     }
 }

@@ -10,7 +10,7 @@
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
-//! - [`metrics`], [`hottest`], [`logs`]: what can be seen from outside.
+//! - [`metrics`], [`hottest`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
 
 pub mod active;
 pub mod cli;
@@ -27,5 +27,7 @@ pub mod resp;
 pub mod server;
 pub mod service;
 pub mod store;
+pub mod supervisor;
 pub mod tokens;
+pub mod trace;
 pub mod watch;

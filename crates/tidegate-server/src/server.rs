@@ -25,6 +25,8 @@ use crate::resp;
 use crate::service::Service;
 use crate::store::{Layers, Store, StoreError};
 use crate::tokens::Tokens;
+use crate::trace::export::Exporter;
+use crate::trace::{self, Tracer};
 use crate::watch;
 
 /// What a server is to be.
@@ -46,6 +48,8 @@ pub struct Options {
     pub tokens: Tokens,
     /// May anybody come in from anywhere?
     pub exposure: Exposure,
+    /// Where spans of its calls go, if they do.
+    pub traces: Option<trace::Options>,
 }
 
 /// How Envoy is answered.
@@ -81,6 +85,7 @@ pub struct Server {
     workers: Workers,
     store: Store,
     layers: Layers,
+    exporter: Option<Exporter>,
 }
 
 /// Threads of the Redis door's own, one less than there are processors.
@@ -143,7 +148,13 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let layers = store.engine_with_layers(&loaded.settings, &metrics)?;
         let active = read.active(&metrics)?;
-        let service = Arc::new(Service::new(layers.engine.clone(), active, metrics));
+        let mut service = Service::new(layers.engine.clone(), active, metrics);
+        let mut exporter = None;
+        if let Some(options) = &options.traces {
+            let (tracer, spans) = Tracer::new(options);
+            (service, exporter) = (service.traced_by(tracer), Some(spans));
+        }
+        let service = Arc::new(service);
         let policies = Arc::new(Policies::new(service.clone(), sources, read, seen));
         let mut envoy = RateLimits::new(service.clone(), options.envoy.settings);
         if options.envoy.stats {
@@ -163,7 +174,19 @@ impl Server {
             bound.map_err(|error| StartError::Bind(options.resp, error))?
         };
         let tokens = Arc::new(options.tokens);
-        Ok(Self { service, policies, tokens, http, resp, grpc, envoy, workers, store, layers })
+        Ok(Self {
+            service,
+            policies,
+            tokens,
+            http,
+            resp,
+            grpc,
+            envoy,
+            workers,
+            store,
+            layers,
+            exporter,
+        })
     }
 
     /// Where HTTP is spoken.
@@ -204,8 +227,9 @@ impl Server {
     /// Serves until `shutdown` completes, and then until everybody who asked is answered.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = drain::channel();
-        let Self { service, policies, tokens, http, resp, grpc, envoy, workers, store, layers } =
-            self;
+        let Self { service, policies, tokens, http, resp, grpc, .. } = self;
+        let Self { envoy, workers, store, layers, exporter, .. } = self;
+        let exporting = exporter.map(Exporter::start);
         let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
         let services = Grpc::new(envoy.clone(), tokens.clone());
@@ -254,6 +278,9 @@ impl Server {
         }
         // What the store does not hear of it charges by itself.
         let _ = tokio::time::timeout(CLOSE_DEADLINE, layers.close()).await;
+        if let Some(exporting) = exporting {
+            exporting.finish().await;
+        }
     }
 }
 

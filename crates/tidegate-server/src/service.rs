@@ -17,6 +17,7 @@ use tidegate::{
 use crate::active::Active;
 use crate::hottest::Hottest;
 use crate::metrics::Metrics;
+use crate::trace::{self, Note, Tracer};
 
 /// One limiter for all doors.
 pub struct Service {
@@ -27,6 +28,7 @@ pub struct Service {
     hottest: Hottest,
     adhoc: Cache<Box<str>>,
     throttles: Cache<Throttle>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// One rule or limit, one key, one cost.
@@ -225,7 +227,19 @@ impl Service {
             hottest: Hottest::default(),
             adhoc: Cache::default(),
             throttles: Cache::default(),
+            tracer: None,
         }
+    }
+
+    /// Has its calls traced.
+    #[must_use]
+    pub fn traced_by(self, tracer: Arc<Tracer>) -> Self {
+        Self { tracer: Some(tracer), ..self }
+    }
+
+    /// What traces its calls, if anything does.
+    pub fn tracer(&self) -> Option<&Arc<Tracer>> {
+        self.tracer.as_ref()
     }
 
     /// What is active now.
@@ -337,7 +351,7 @@ impl Service {
             Settle::Renew(ttl) if !decision.expired() => Some(ttl.into()),
             _ => None,
         };
-        Ok(Answer { decision, limits, ttl })
+        Ok(self.noted(Answer { decision, limits, ttl }))
     }
 
     /// What is known about a key, one for each limit.
@@ -414,7 +428,15 @@ impl Service {
         }
         let limits = plan.deciding().cloned().collect();
         let ttl = ttl.filter(|_| decision.hold().is_some());
-        Ok(Some(Answer { decision, limits, ttl }))
+        Ok(Some(self.noted(Answer { decision, limits, ttl })))
+    }
+
+    /// Notes an answer where its call is traced.
+    fn noted(&self, answer: Answer) -> Answer {
+        if self.tracer.is_some() {
+            trace::note(|| Note::decided(&answer));
+        }
+        answer
     }
 
     /// Decides while no other policy can come into force: otherwise one rule of a call could be
@@ -470,6 +492,9 @@ impl Service {
     fn count_error(&self, error: EngineError) -> Failure {
         if error.refusal().is_none() {
             self.metrics.count_store_error(&error);
+            if self.tracer.is_some() {
+                trace::note(Note::no_answer);
+            }
         }
         error.into()
     }

@@ -16,6 +16,12 @@ use crate::service::Verb;
 #[command(
     override_usage = "tidegate check [OPTIONS] (RULE | --limit LIMIT) KEY",
     after_help = "\
+Examples:
+  tidegate check login 1.2.3.4                        by a rule of the server's policy
+  tidegate check --limit 5/min me --wait 10s          by a limit of your own, waiting for a turn
+  tidegate check login 1.2.3.4 --peek --json          only look, for a script
+  tidegate check login 1.2.3.4 --store redis://127.0.0.1:6379 --config policy.yaml
+
 A key that begins with a dash goes behind two: tidegate check login -- -key
 
 Environment:

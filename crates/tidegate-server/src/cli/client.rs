@@ -48,6 +48,11 @@ impl Client {
         self.ask(Method::GET, path, String::new(), self.tokens.to_show()).await
     }
 
+    /// Reads JSON, whatever the status.
+    pub(super) async fn look(&self, path: &str) -> Result<(StatusCode, Value), Failure> {
+        self.exchange(Method::GET, path, String::new(), self.tokens.to_show()).await
+    }
+
     /// Asks for something to be gone, which needs the admin token.
     pub(super) async fn delete(&self, path: &str) -> Result<Value, Failure> {
         self.ask(Method::DELETE, path, String::new(), self.tokens.to_change()).await
@@ -60,41 +65,8 @@ impl Client {
         body: String,
         token: Option<&str>,
     ) -> Result<Value, Failure> {
-        let answer = tokio::time::timeout(DEADLINE, self.send(method, path, body, token)).await;
-        answer.map_err(|_| format!("{} did not answer in time", self.host))?
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: String,
-        token: Option<&str>,
-    ) -> Result<Value, Failure> {
-        let unreachable = |error| {
-            format!(
-                "cannot reach {} ({error}); start it with tidegate serve, name another with \
-                 --server, or ask a store with --store",
-                self.host
-            )
-        };
-        let stream = TcpStream::connect(&self.host).await.map_err(unreachable)?;
-        let io = TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-        tokio::spawn(async move { connection.await.ok() });
         let is_change = method == Method::DELETE;
-        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.host);
-        request = request.header(CONTENT_TYPE, "application/json");
-        if let Some(token) = token {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request.body(Full::new(Bytes::from(body)))?;
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        let body: Value = serde_json::from_slice(&body?.to_bytes()).map_err(|_| {
-            format!("{} answered {status}, and not in JSON; is it a tidegate server?", self.host)
-        })?;
+        let (status, body) = self.exchange(method, path, body, token).await?;
         if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
             return Ok(body);
         }
@@ -107,5 +79,49 @@ impl Client {
             _ => detail,
         };
         Err(format!("the server answered {}: {field}{detail}", status.as_u16()).into())
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        token: Option<&str>,
+    ) -> Result<(StatusCode, Value), Failure> {
+        let answer = tokio::time::timeout(DEADLINE, self.send(method, path, body, token)).await;
+        answer.map_err(|_| format!("{} did not answer in time", self.host))?
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        token: Option<&str>,
+    ) -> Result<(StatusCode, Value), Failure> {
+        let unreachable = |error| {
+            format!(
+                "cannot reach {} ({error}); start it with tidegate serve, name another with \
+                 --server, or ask a store with --store",
+                self.host
+            )
+        };
+        let stream = TcpStream::connect(&self.host).await.map_err(unreachable)?;
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+        tokio::spawn(async move { connection.await.ok() });
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.host);
+        request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(Bytes::from(body)))?;
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body: Value = serde_json::from_slice(&body?.to_bytes()).map_err(|_| {
+            format!("{} answered {status}, and not in JSON; is it a tidegate server?", self.host)
+        })?;
+        Ok((status, body))
     }
 }

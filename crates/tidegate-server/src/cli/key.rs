@@ -13,6 +13,11 @@ use crate::service::{self, Service};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  tidegate inspect login 1.2.3.4
+  tidegate explain --limit 5/min user-42 --store redis://127.0.0.1:6379
+  tidegate reset login 1.2.3.4 --json
+
 A key that begins with a dash goes behind two: login -- -key
 
 Environment:

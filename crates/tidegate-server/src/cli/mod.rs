@@ -2,13 +2,16 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`: one command each; `key`: inspect, reset and explain. `asked`: what they are about
-//!   and who answers. `client`: asking a server.
+//! - `serve`, `check`, `validate`, `health`, `completions`, `man`: one command each; `key`: inspect, reset and explain.
+//!   `asked`: what they are about and who answers. `client`: asking a server.
 
 mod asked;
 mod check;
 mod client;
+mod completions;
+mod health;
 mod key;
+mod man;
 mod serve;
 mod validate;
 
@@ -21,7 +24,18 @@ use clap::{Parser, Subcommand};
 
 /// Decides whether a request may pass now and, if not, when to come back
 #[derive(Parser, Debug)]
-#[command(name = "tidegate", version)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = "\
+Examples:
+  tidegate serve                                      a server to try out, with a sample policy
+  tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
+  tidegate check login 1.2.3.4                        may this key pass?
+  tidegate validate policy.yaml                       what is wrong with this policy?
+
+Every command has examples of its own: tidegate serve --help"
+)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -44,6 +58,12 @@ enum Command {
     Explain(key::Options),
     /// Say what is wrong with policy files: exit code 0 if nothing, 1 if something
     Validate(validate::Options),
+    /// Ask whether a server can answer: exit code 0 if it can, 1 if not
+    Health(health::Options),
+    /// Print what a shell needs to complete the command line
+    Completions(completions::Options),
+    /// Print the manual page, or write one for each command
+    Man(man::Options),
 }
 
 /// What became of a command.
@@ -67,6 +87,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Reset(options) => key::run(key::Verb::Reset, options),
         Command::Explain(options) => key::run(key::Verb::Explain, options),
         Command::Validate(options) => validate::run(options),
+        Command::Health(options) => health::run(options),
+        Command::Completions(options) => completions::run(options),
+        Command::Man(options) => man::run(options),
     };
     match outcome {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
@@ -86,6 +109,15 @@ pub fn run(arguments: Arguments) -> ExitCode {
 /// A line on standard output. Unlike `println!` it does not panic when nobody reads any more.
 fn say(line: impl fmt::Display) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
+}
+
+/// A text on standard output. Whoever has read enough of it may go: that is no failure.
+fn print(text: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
 }
 
 /// A line on standard error, if there is one.

@@ -15,18 +15,30 @@ use crate::logs;
 use crate::policies::{EnvoySource, Source};
 use crate::server::{self, EnvoyOptions, Exposure, Server};
 use crate::store::Store;
+use crate::supervisor::{self, State};
 use crate::tokens::Tokens;
+use crate::trace;
+use crate::trace::collector::Collector;
+use crate::trace::sampling::Sampling;
 use crate::watch;
 
 /// Answers over HTTP, the Redis protocol and Envoy's.
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  tidegate serve                                      a sample policy, in memory, on loopback
+  tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
+  TIDEGATE_TOKEN_FILE=token tidegate serve --config policy.yaml --http 0.0.0.0:8080
+  tidegate serve --config policy.yaml --otlp http://127.0.0.1:4318 --otlp-sample 0.01
+
 Environment:
   TIDEGATE_TOKEN        Whoever asks has to show it; needed where others can reach the address
   TIDEGATE_ADMIN_TOKEN  Whoever changes rules or forgets counts has to show it
   .._FILE               Either of them from a file instead: TIDEGATE_TOKEN_FILE
   TIDEGATE_SECRET       Keys the hash of subjects in the store, unless the policy has a secret
   TIDEGATE_LOG          error, warn, info, debug or trace [default: info]
+  OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME
+                        With --otlp: the collector if it names none, and whose the spans are
 
 SIGHUP reads the policy again, as does a change of its files. SIGTERM and SIGINT end it, once
 everybody who has asked is answered.")]
@@ -48,9 +60,42 @@ pub(super) struct Options {
     grpc: SocketAddr,
     #[command(flatten)]
     envoy: Envoy,
+    #[command(flatten)]
+    traces: Traces,
     /// Let anybody in who can reach the address, although there is no token
     #[arg(long)]
     insecure: bool,
+}
+
+/// Where spans go.
+#[derive(Args, Debug)]
+struct Traces {
+    /// Send spans to this collector of OpenTelemetry, over OTLP/HTTP in JSON
+    #[arg(long, value_name = "URL", num_args = 0..=1)]
+    otlp: Option<Option<Collector>>,
+    /// The share of calls with a span, if no traceparent decides
+    #[arg(long, value_name = "RATE", default_value = "1", requires = "otlp")]
+    otlp_sample: Sampling,
+}
+
+impl Traces {
+    /// The variables say where and as whom, and only the flag that it is wanted: some platforms set them
+    /// for every program there is.
+    fn options(&self) -> Result<Option<trace::Options>, Failure> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let Some(given) = &self.otlp else { return Ok(None) };
+        let collector = match given {
+            Some(collector) => collector.clone(),
+            None => {
+                let url = variable(Collector::VARIABLE);
+                let url = url.as_deref().unwrap_or(Collector::DEFAULT);
+                url.parse().map_err(|error| format!("{}: {error}", Collector::VARIABLE))?
+            }
+        };
+        let service_name = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "tidegate".into());
+        let (sampling, service_name) = (self.otlp_sample, service_name.into());
+        Ok(Some(trace::Options { collector, sampling, service_name }))
+    }
 }
 
 /// How Envoy is answered.
@@ -118,6 +163,7 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
         envoy: options.envoy.options(),
         tokens: Tokens::from_env()?,
         exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
+        traces: options.traces.options()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(options));
@@ -141,15 +187,22 @@ async fn serve(options: server::Options) -> Result<(), Failure> {
     let policies = server.policies().clone();
     let reloads = tokio::spawn(async move {
         while hangup.recv().await.is_some() {
+            supervisor::tell(State::Reloading);
             watch::reload(&policies).await;
+            supervisor::tell(State::Ready);
         }
     });
+    supervisor::tell(State::Ready);
     let twice = async {
         stops_again.next().await;
         stops_again.next().await;
     };
+    let stop = async {
+        stops.next().await;
+        supervisor::tell(State::Stopping);
+    };
     let result = tokio::select! {
-        () = server.run(stops.next()) => Ok(()),
+        () = server.run(stop) => Ok(()),
         () = twice => Err("told to stop twice; whoever was still being answered is cut off".into()),
     };
     reloads.abort();

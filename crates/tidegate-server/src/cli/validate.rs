@@ -11,6 +11,11 @@ use crate::envoy::config::{EnvoyConfig, Options as EnvoyOptions, SameDomain};
 
 /// Says what is wrong with policy files.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tidegate validate policy.yaml                       file:line:column and a caret, if faulty
+  tidegate validate /etc/ratelimit/config             a folder of envoyproxy/ratelimit's files
+  git diff --name-only -z '*.yaml' | xargs -0r tidegate validate")]
 pub(super) struct Options {
     /// Policy files, with what they include; or folders of Envoy's rate limits
     #[arg(required = true, value_name = "FILE")]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tonic::body::Body;
 use tonic::server::NamedService;
-use tonic::{Status, async_trait};
+use tonic::{Code, Status, async_trait};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -29,6 +29,7 @@ use crate::drain::Drain;
 use crate::http::token;
 use crate::metrics::Door;
 use crate::tokens::{Access, Tokens};
+use crate::trace::Tracer;
 
 /// The longest message in bytes.
 pub const MAX_MESSAGE: usize = 256 << 10;
@@ -38,6 +39,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// The services whose health is told: all together, as envoyproxy/ratelimit calls itself, and by its name.
 const HEALTHY: [&str; 3] = ["", "ratelimit", Limits::NAME];
+
+/// What Envoy calls.
+const METHOD: &str = "ShouldRateLimit";
 
 type Limits = RateLimitServiceServer<Asked>;
 
@@ -177,9 +181,30 @@ impl RateLimitService for Asked {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         self.admit(&request)?;
-        let (service, request) = (self.limits.service(), request.get_ref());
+        let service = self.limits.service();
+        let begin = |tracer: &Arc<Tracer>| {
+            let span = tracer.begin(Door::Grpc, Some(request.metadata().as_ref()))?;
+            let span = span.named(format!("{}/{METHOD}", Limits::NAME)).with("rpc.system", "grpc");
+            Some(span.with("rpc.service", Limits::NAME).with("rpc.method", METHOD))
+        };
+        let (span, request) = (service.tracer().and_then(begin), request.get_ref());
         let before = service.clock().elapsed();
-        let decided = self.limits.decide(request).await;
+        let decided = match span {
+            None => self.limits.decide(request).await,
+            Some(mut span) => {
+                let decided = span.around(self.limits.decide(request)).await;
+                let code = match &decided {
+                    Ok(_) => Code::Ok,
+                    Err(Fault::Invalid(_)) => Code::InvalidArgument,
+                    Err(Fault::Unavailable(_)) => Code::Unavailable,
+                };
+                span.set("rpc.grpc.status_code", i32::from(code).into());
+                if code == Code::Unavailable {
+                    span.fail();
+                }
+                decided
+            }
+        };
         let took: Duration = service.clock().elapsed().saturating_sub(before).into();
         service.metrics().observe(Door::Grpc, took);
         Ok(tonic::Response::new(decided?))

@@ -34,7 +34,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use http_body_util::LengthLimitError;
 use tidegate::{Inspection, RuleLimit};
 
@@ -49,6 +49,7 @@ use crate::metrics;
 use crate::policies::Policies;
 use crate::service::{Answer, Service};
 use crate::tokens::{Access, Tokens};
+use crate::trace::Tracer;
 
 /// The longest body in bytes.
 const MAX_BODY: usize = 64 << 10;
@@ -87,9 +88,33 @@ pub fn router(door: Door, grpc: &Grpc) -> Router {
 async fn measure(State(door): State<Door>, request: Request, next: Next) -> Response {
     let clock = door.service.clock();
     let before = clock.elapsed();
-    let response = next.run(request).await;
+    let response = traced(&door.service, request, next).await;
     let took: Duration = clock.elapsed().saturating_sub(before).into();
     door.service.metrics().observe(metrics::Door::Http, took);
+    response
+}
+
+/// Answers in a span, if the call has one.
+async fn traced(service: &Service, request: Request, next: Next) -> Response {
+    let begin = |tracer: &Arc<Tracer>| tracer.begin(metrics::Door::Http, Some(request.headers()));
+    let Some(span) = service.tracer().and_then(begin) else { return next.run(request).await };
+    // The addresses of calls have nothing of the caller's in them, and methods may.
+    let route = request.uri().path().to_owned();
+    let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::HEAD];
+    let method = known.into_iter().find(|method| method == request.method());
+    let mut span = match method {
+        Some(method) => {
+            let span = span.named(format!("{method} {route}"));
+            span.with("http.request.method", method.as_str().to_owned())
+        }
+        None => span.named(format!("HTTP {route}")).with("http.request.method", "_OTHER"),
+    }
+    .with("http.route", route);
+    let response = span.around(next.run(request)).await;
+    span.set("http.response.status_code", response.status().as_u16().into());
+    if response.status().is_server_error() {
+        span.fail();
+    }
     response
 }
 

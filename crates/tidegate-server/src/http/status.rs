@@ -97,7 +97,8 @@ pub(super) async fn ready(State(door): State<Door>) -> Response {
 pub(super) async fn metrics(State(door): State<Door>) -> Response {
     let health = door.service.health();
     let theirs = door.envoy.stats().map(|stats| stats.render()).unwrap_or_default();
-    text(Metrics::CONTENT_TYPE, door.service.metrics().render(&health) + &theirs)
+    let traces = door.service.tracer().map(|tracer| tracer.render()).unwrap_or_default();
+    text(Metrics::CONTENT_TYPE, door.service.metrics().render(&health) + &theirs + &traces)
 }
 
 /// `GET /openapi.json`

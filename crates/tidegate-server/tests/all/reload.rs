@@ -387,6 +387,7 @@ fn a_thousand_reloads_under_load_drop_nobody_and_mix_nothing() {
         envoy: Default::default(),
         tokens: Tokens::default(),
         exposure: Exposure::Guarded,
+        traces: None,
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(server::Server::bind(options)).unwrap();

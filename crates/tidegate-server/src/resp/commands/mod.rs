@@ -21,8 +21,10 @@ use super::connection::Next;
 use super::frame::Command;
 use super::reply::Encoder;
 use super::session::Session;
+use crate::metrics::Door;
 use crate::service::{Answer, Failure, Service};
 use crate::tokens::Access;
+use crate::trace::Span;
 
 /// The text of an error: never a byte of the caller's.
 type Error = &'static str;
@@ -43,13 +45,30 @@ pub(super) async fn run(
     service: &Service,
     reply: &mut Encoder,
 ) -> Next {
-    match answer(command, session, service, reply).await {
+    let answered = match span(command, service) {
+        None => answer(command, session, service, reply).await,
+        Some(mut span) => {
+            let answered = span.around(answer(command, session, service, reply)).await;
+            if answered.is_err_and(|error| error.starts_with("NOANSWER")) {
+                span.fail();
+            }
+            answered
+        }
+    };
+    match answered {
         Ok(next) => next,
         Err(error) => {
             reply.error(error);
             Next::Continue
         }
     }
+}
+
+/// A span for a command that asks about limits, if it has one.
+fn span(command: &Command<'_>, service: &Service) -> Option<Span> {
+    let tracer = service.tracer()?;
+    let entry = Entry::find(command.name).filter(|entry| entry.which.asks())?;
+    Some(tracer.begin(Door::Resp, None)?.named(entry.name.to_ascii_uppercase()))
 }
 
 async fn answer(

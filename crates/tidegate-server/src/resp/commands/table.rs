@@ -31,6 +31,20 @@ pub(super) enum Which {
     Quit,
 }
 
+impl Which {
+    /// Does it ask about a limit, or change what is counted?
+    pub(super) fn asks(self) -> bool {
+        match self {
+            Self::Throttle | Self::Check | Self::Peek | Self::Limit | Self::CheckMany => true,
+            Self::Reserve | Self::Commit | Self::Cancel | Self::Renew => true,
+            Self::Record | Self::Refund | Self::Reset | Self::Del => true,
+            Self::TideInfo | Self::Ping | Self::Echo | Self::Info | Self::Select => false,
+            Self::Client | Self::Command | Self::Config => false,
+            Self::Hello | Self::Auth | Self::Quit => false,
+        }
+    }
+}
+
 /// One command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {

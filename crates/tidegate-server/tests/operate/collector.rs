@@ -1,0 +1,140 @@
+//! A collector of spans, as plain as can be: it takes requests of OTLP and looks whether they are by the book.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::wait_until;
+
+/// It listens for as long as the test runs.
+pub(crate) struct Collector {
+    pub(crate) url: String,
+    bodies: Arc<Mutex<Vec<Value>>>,
+}
+
+/// How it answers.
+#[derive(Clone, Copy)]
+pub(crate) enum Answers {
+    Well,
+    /// With 503.
+    Badly,
+    Never,
+}
+
+impl Collector {
+    pub(crate) fn new(answers: Answers) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let taken = bodies.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let taken = taken.clone();
+                std::thread::spawn(move || take(stream, answers, &taken));
+            }
+        });
+        Self { url, bodies }
+    }
+
+    /// Everything that was sent, as one text.
+    pub(crate) fn text(&self) -> String {
+        self.bodies.lock().unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.bodies.lock().unwrap().len()
+    }
+
+    /// All spans so far.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let bodies = self.bodies.lock().unwrap();
+        bodies.iter().flat_map(spans).collect()
+    }
+
+    /// The spans once there are so many.
+    pub(crate) fn wait_for(&self, count: usize) -> Vec<Span> {
+        wait_until(|| Some(self.spans()).filter(|spans| spans.len() >= count))
+            .unwrap_or_else(|| panic!("{} spans instead of {count}", self.spans().len()))
+    }
+}
+
+/// A span as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Span(pub(crate) Value);
+
+impl Span {
+    /// A field of its own.
+    pub(crate) fn field(&self, name: &str) -> &str {
+        self.0[name].as_str().unwrap_or_default()
+    }
+
+    /// An attribute, as text.
+    pub(crate) fn attribute(&self, key: &str) -> &str {
+        let attributes = self.0["attributes"].as_array().unwrap().iter();
+        let value = attributes.filter(|one| one["key"] == key).map(|one| &one["value"]).next();
+        value.map_or("", |value| {
+            value["stringValue"].as_str().or(value["intValue"].as_str()).unwrap()
+        })
+    }
+}
+
+fn take(stream: TcpStream, answers: Answers, taken: &Mutex<Vec<Value>>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            match line.trim_end() {
+                "" => break,
+                line => head.push(line.to_ascii_lowercase()),
+            }
+        }
+        assert_eq!(head[0], "post /v1/traces http/1.1");
+        assert!(head.contains(&"content-type: application/json".into()), "{head:?}");
+        let length = head.iter().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.expect("a length").parse().unwrap()];
+        reader.read_exact(&mut body).unwrap();
+        taken.lock().unwrap().push(serde_json::from_slice(&body).expect("JSON"));
+        let answer = match answers {
+            Answers::Never => continue,
+            Answers::Well => "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+            Answers::Badly => "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+        };
+        let _ = reader.get_mut().write_all(answer.as_bytes());
+    }
+}
+
+/// The spans of a request, which panics unless it is one.
+fn spans(body: &Value) -> Vec<Span> {
+    let [of_resource] = &body["resourceSpans"].as_array().unwrap()[..] else { panic!("{body}") };
+    let named = json!({ "key": "service.name", "value": { "stringValue": "tidegate" } });
+    assert!(of_resource["resource"]["attributes"].as_array().unwrap().contains(&named), "{body}");
+    let [of_scope] = &of_resource["scopeSpans"].as_array().unwrap()[..] else { panic!("{body}") };
+    assert_eq!(of_scope["scope"]["name"], "tidegate");
+    let spans = of_scope["spans"].as_array().unwrap();
+    assert!((1..=512).contains(&spans.len()), "{}", spans.len());
+    spans.iter().inspect(|span| is_by_the_book(span)).cloned().map(Span).collect()
+}
+
+fn is_by_the_book(span: &Value) {
+    let is_id = |name: &str, len: usize| {
+        let id = span[name].as_str().unwrap_or_default();
+        let hex = id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        hex && id.len() == len && id.bytes().any(|b| b != b'0')
+    };
+    assert!(is_id("traceId", 32) && is_id("spanId", 16), "{span}");
+    assert!(span.get("parentSpanId").is_none() || is_id("parentSpanId", 16), "{span}");
+    assert!(!span["name"].as_str().unwrap().is_empty() && span["kind"] == 2, "{span}");
+    let [start, end] = ["startTimeUnixNano", "endTimeUnixNano"]
+        .map(|name| span[name].as_str().unwrap().parse::<u64>().unwrap());
+    assert!(start <= end && end - start < 60_000_000_000 && start > 1_700_000_000_000_000_000);
+    for attribute in span["attributes"].as_array().unwrap() {
+        assert!(attribute["key"].is_string(), "{span}");
+        assert_eq!(attribute["value"].as_object().unwrap().len(), 1, "{span}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Commands that tell about the command line, and `health`.
+
+use clap::CommandFactory;
+use tidegate_server::cli::Arguments;
+
+use crate::life::tidegate;
+use crate::support::{Folder, Server};
+use crate::{run_if_there, said};
+
+const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "elvish", "powershell"];
+
+/// Every command, by its name.
+fn commands() -> Vec<String> {
+    let command = Arguments::command();
+    command.get_subcommands().map(|command| command.get_name().to_string()).collect()
+}
+
+#[test]
+fn every_shell_is_told_every_command_and_its_flags() {
+    for shell in SHELLS {
+        let ran = tidegate(&["completions", shell], &[]);
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{shell}");
+        for word in commands().iter().map(String::as_str).chain(["envoy-config", "otlp-sample"]) {
+            assert!(ran.stdout.contains(word), "{shell} does not know {word}");
+        }
+    }
+    assert_eq!(tidegate(&["completions", "tcsh"], &[]).code, Some(2));
+}
+
+#[test]
+fn a_shell_can_read_what_it_is_told() {
+    let folder = Folder::new();
+    for (shell, flag) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
+        let script = folder.write(shell, &tidegate(&["completions", shell], &[]).stdout);
+        let arguments = [flag, script.to_str().unwrap()];
+        if let Some(output) = run_if_there(shell, &arguments, &folder.path("")) {
+            assert!(output.status.success(), "{shell}: {}", said(&output));
+        }
+    }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let folder = Folder::new();
+    let ran = tidegate(&["man", folder.path("").to_str().unwrap()], &[]);
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (Some(0), "", ""));
+    let mut pages = vec!["tidegate.1".to_string()];
+    pages.extend(commands().iter().map(|command| format!("tidegate-{command}.1")));
+    for page in &pages {
+        let text = std::fs::read_to_string(folder.path(page)).expect(page);
+        assert!(text.contains(".SH NAME") && text.contains("Examples:"), "{page}");
+        let arguments = ["-man", "-Tutf8", "-ww", "-z", page];
+        if let Some(output) = run_if_there("groff", &arguments, &folder.path("")) {
+            assert_eq!(said(&output), "", "{page}");
+        }
+    }
+    let ran = tidegate(&["man"], &[]);
+    let first = std::fs::read_to_string(folder.path("tidegate.1")).unwrap();
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stdout.contains("tidegate\\-serve(1)") && first.contains("tidegate\\-serve(1)"));
+    let ran = tidegate(&["man", folder.path("missing").to_str().unwrap()], &[]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.starts_with("error: cannot write to "), "{}", ran.stderr);
+}
+
+#[test]
+fn every_command_teaches_by_example() {
+    for command in commands() {
+        let ran = tidegate(&[&command, "--help"], &[]);
+        let (_, examples) = ran.stdout.split_once("\nExamples:\n").expect(&command);
+        let examples = examples.lines().take_while(|line| !line.is_empty());
+        let count = examples.filter(|line| line.contains("tidegate")).count();
+        assert!((2..=4).contains(&count), "{command} has {count}");
+        assert!(ran.stdout.lines().all(|line| line.len() <= 100), "{}", ran.stdout);
+    }
+}
+
+#[test]
+fn whoever_has_read_enough_may_go() {
+    for arguments in [&["completions", "bash"][..], &["man"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(arguments).stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
+    }
+}
+
+#[test]
+fn health_is_0_while_the_store_answers_and_1_otherwise() {
+    let well = Server::start(&[], &[("TIDEGATE_TOKEN", "not-needed")]);
+    let ill = Server::start(&["--store", "redis://127.0.0.1:1"], &[]);
+    let [well, ill] = [&well, &ill].map(|server| format!("http://{}", server.http));
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--server", &well], 0, "healthy: ok\n"),
+        (&["--server", &well, "--live"], 0, "healthy: ok\n"),
+        (&["--server", &ill], 1, "not healthy: the store does not answer\n"),
+        (&["--server", &ill, "--live"], 0, "healthy: degraded\n"),
+        (&["--server", "http://127.0.0.1:1"], 1, "not healthy: cannot reach 127.0.0.1:1 ("),
+        (&["--server", "nonsense"], 2, "error: not a server"),
+    ];
+    for (arguments, code, words) in cases {
+        let ran = tidegate(&[&["health"], arguments].concat(), &[]);
+        let told = ran.stdout + &ran.stderr;
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {told}");
+        assert!(told.starts_with(words), "{arguments:?}: {told}");
+    }
+}

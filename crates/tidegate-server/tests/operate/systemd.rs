@@ -1,0 +1,77 @@
+//! What systemd is given, and what it is told.
+
+use std::os::unix::net::UnixDatagram;
+
+use crate::support::{Folder, PATIENCE, Server};
+use crate::{at_root, read, run_if_there, said};
+
+/// The unit and its drop-in, with the program that was built in place of the one that is installed.
+fn installed() -> Folder {
+    let folder = Folder::new();
+    let unit = read("packaging/systemd/tidegate.service");
+    assert!(unit.contains("ExecStart=/usr/bin/tidegate serve "));
+    let unit = unit.replace("/usr/bin/tidegate", env!("CARGO_BIN_EXE_tidegate"));
+    folder.write("tidegate.service", &unit);
+    std::fs::create_dir_all(folder.path("tidegate.service.d")).unwrap();
+    let tokens = at_root("packaging/systemd/tokens.conf");
+    std::fs::copy(tokens, folder.path("tidegate.service.d/tokens.conf")).unwrap();
+    folder
+}
+
+#[test]
+fn systemd_understands_the_unit() {
+    let folder = installed();
+    let path = folder.path("tidegate.service");
+    let arguments = ["verify", "--man=no", "--recursive-errors=no", path.to_str().unwrap()];
+    if let Some(output) = run_if_there("systemd-analyze", &arguments, &folder.path("")) {
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(!said(&output).contains("tidegate.service"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn the_unit_leaves_the_server_little_to_break() {
+    let folder = installed();
+    let path = folder.path("tidegate.service");
+    // The threshold is ten times the exposure, which goes from 0 to 10.
+    let arguments = ["security", "--offline=yes", "--threshold=15", path.to_str().unwrap()];
+    if let Some(output) = run_if_there("systemd-analyze", &arguments, &folder.path("")) {
+        assert!(output.status.success(), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_supervisor_is_told_when_it_is_ready_reloads_and_stops() {
+    let folder = Folder::new();
+    let socket = folder.path("notify");
+    let listener = UnixDatagram::bind(&socket).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut message = [0; 256];
+        let len = listener.recv(&mut message).expect("a notification");
+        String::from_utf8(message[..len].to_vec()).unwrap()
+    };
+    let mut server = Server::start(&[], &[("NOTIFY_SOCKET", socket.to_str().unwrap())]);
+    assert_eq!(told(), "READY=1");
+    server.signal("HUP");
+    assert_eq!([told(), told()], ["RELOADING=1", "READY=1"]);
+    server.signal("TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert!(server.wait().is_some_and(|status| status.success()));
+}
+
+#[test]
+fn a_supervisor_may_have_a_name_that_is_in_no_folder_and_may_be_gone() {
+    use std::os::linux::net::SocketAddrExt;
+    let name = format!("tidegate-test-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let listener = UnixDatagram::bind_addr(&address).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut server = Server::start(&[], &[("NOTIFY_SOCKET", &format!("@{name}"))]);
+    let mut message = [0; 256];
+    assert_eq!(listener.recv(&mut message).unwrap(), "READY=1".len());
+    drop(listener);
+    server.signal("HUP");
+    server.signal("TERM");
+    assert!(server.wait().is_some_and(|status| status.success()));
+}
