@@ -189,9 +189,12 @@ impl Rows<'_> {
         let stepped = |server: &Server| {
             lately(server.from) || lately(server.until) || server.steps.iter().any(|s| lately(s.0))
         };
+        // While two take themselves for the primary, the one may deny what the other would grant.
+        let there = |server: &&Server| server.from <= row.start && since <= server.until;
         // A slow clock counts a wait for too long.
         self.log.lives[row.life].pace < 1_000
             || self.servers.iter().any(stepped)
+            || self.servers.iter().filter(there).count() > 1
             || self.log.executions.iter().filter(gives).any(|one| lately(one.at))
     }
 
