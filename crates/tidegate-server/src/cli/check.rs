@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tidegate::{Key, Span};
 
 use super::client::Client;
+use super::secure::Secure;
 use super::{Failure, Outcome, say};
 use crate::config::Config;
 use crate::http::decision_json;
@@ -50,6 +51,8 @@ pub(super) struct Options {
     /// The server to ask
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
+    #[command(flatten)]
+    secure: Secure,
     /// Ask this store instead of a server
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
@@ -68,7 +71,10 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
     let decision = runtime.block_on(async {
         match &store {
             Some(store) => ask_store(store, options.config.as_ref(), &question).await,
-            None => Client::new(&options.server)?.post("/v1/check", &question.body()).await,
+            None => {
+                let client = Client::new(&options.server, &options.secure)?;
+                client.post("/v1/check", &question.body()).await
+            }
         }
     })?;
     if options.json {

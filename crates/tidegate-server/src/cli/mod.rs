@@ -2,10 +2,11 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`: one command each. `client`: asking a server.
+//! - `serve`, `check`, `validate`: one command each. `client`: asking a server; `secure`: with TLS.
 
 mod check;
 mod client;
+mod secure;
 mod serve;
 mod validate;
 
