@@ -4,7 +4,7 @@
 //!
 //! - [`cli`]: the command line.
 //! - [`server`]: its doors, its life and its end. [`drain`]: the end.
-//! - [`http`] and [`resp`]: the doors. [`envoy`]: what Envoy asks, over gRPC and JSON, and its files. [`tokens`]: who
+//! - [`doors`]: how clients come in, with TLS and how many. [`http`] and [`resp`]: what is spoken there. [`envoy`]: what Envoy asks, over gRPC and JSON, and its files. [`tokens`]: who
 //!   may ask.
 //! - [`service`]: what every door asks. [`explain`]: the same in sentences.
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
@@ -15,6 +15,7 @@
 pub mod active;
 pub mod cli;
 pub mod config;
+pub mod doors;
 pub mod drain;
 pub mod envoy;
 pub mod explain;

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use crate::active::{Active, Adhoc};
 use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, Ratio, RuleFile, Settings};
+use crate::doors::tls::{self, Certificates, Identity};
 use crate::envoy::config::{EnvoyConfig, Options as EnvoyOptions, SameDomain};
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -60,6 +61,8 @@ pub struct Read {
     pub policy: Loaded,
     /// The limits of Envoy's domains, if there are any.
     pub envoy: Option<Arc<EnvoyConfig>>,
+    /// The certificates of the doors, if there are any.
+    pub tls: Option<Identity>,
 }
 
 /// Where everything comes from that can be read again.
@@ -69,19 +72,21 @@ pub struct Sources {
     pub policy: Source,
     /// The limits of Envoy's domains, if there are any.
     pub envoy: Option<EnvoySource>,
+    /// The certificates of the doors; those of the policy if not given.
+    pub tls: Option<tls::Files>,
 }
 
 /// A policy and nothing for Envoy.
 impl From<Source> for Sources {
     fn from(policy: Source) -> Self {
-        Self { policy, envoy: None }
+        Self { policy, envoy: None, tls: None }
     }
 }
 
 /// A policy and nothing for Envoy.
 impl From<Loaded> for Read {
     fn from(policy: Loaded) -> Self {
-        Self { policy, envoy: None }
+        Self { policy, envoy: None, tls: None }
     }
 }
 
@@ -95,14 +100,16 @@ impl Sources {
 
     fn load_from(&self, reader: &Reader) -> Result<Read, Problems> {
         let policy = self.policy.load_from(reader)?;
+        let files = self.tls.as_ref().or(policy.settings.tls.as_ref());
+        let tls = files.map(|files| files.load(reader)).transpose()?;
         let Some(EnvoySource { folder, same_domain }) = &self.envoy else {
-            return Ok(policy.into());
+            return Ok(Read { policy, envoy: None, tls });
         };
         let Settings { on_store_failure, fallback_ratio, .. } = &policy.settings;
         let on_store_failure = on_store_failure.at(*fallback_ratio);
         let options = EnvoyOptions { same_domain: *same_domain, on_store_failure };
         let envoy = EnvoyConfig::load_from(folder, &options, reader)?;
-        Ok(Read { policy, envoy: Some(Arc::new(envoy)) })
+        Ok(Read { policy, envoy: Some(Arc::new(envoy)), tls })
     }
 }
 
@@ -123,6 +130,8 @@ impl Read {
 pub struct Policies {
     service: Arc<Service>,
     sources: Sources,
+    /// What the doors show, if they have TLS.
+    certificates: Option<Arc<Certificates>>,
     /// What the server was started with and keeps to.
     started_with: Settings,
     /// The files as they were read last. Whoever reads them again holds it meanwhile: of two
@@ -269,6 +278,7 @@ impl Policies {
         let loaded_at = service.clock().now();
         service.metrics().count_reload(loaded_at);
         let started_with = read.policy.settings.clone();
+        let certificates = read.tls.map(Certificates::new).map(Arc::new);
         let state = State {
             settings: read.policy.settings,
             file: read.policy.rules,
@@ -277,12 +287,18 @@ impl Policies {
             loaded_at,
             error: None,
         };
-        Self { service, sources, started_with, seen: Mutex::new(seen), state: Mutex::new(state) }
+        let (seen, state) = (Mutex::new(seen), Mutex::new(state));
+        Self { service, sources, certificates, started_with, seen, state }
     }
 
     /// What a policy that was read puts into force.
     pub fn active(loaded: &Loaded, metrics: &Metrics) -> Result<Active, InvalidRule> {
         compose(&loaded.settings, &loaded.rules, &BTreeMap::new(), &None, metrics)
+    }
+
+    /// What the doors show, if they have TLS.
+    pub fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.certificates.as_ref()
     }
 
     /// How its files are now, if one of them is another than when it was read.
@@ -335,7 +351,7 @@ impl Policies {
         for warning in read.warnings() {
             warn!("{warning}");
         }
-        let Read { policy: loaded, envoy } = read;
+        let Read { policy: loaded, envoy, tls } = read;
         let active = compose(&loaded.settings, &loaded.rules, &state.runtime, &envoy, metrics)?;
         let (now, started) = (&loaded.settings, &self.started_with);
         let of_store = |s: &Settings| {
@@ -349,6 +365,18 @@ impl Policies {
         let set = loaded.rules.iter().filter(|rule| state.runtime.contains_key(&rule.file.name));
         for rule in set {
             warn!(rule = rule.file.name, "set while running; it stays until it is deleted");
+        }
+        match (&self.certificates, tls) {
+            (Some(certificates), Some(tls)) => {
+                let now = tls.knows_clients();
+                if certificates.replace(tls).knows_clients() && !now {
+                    warn!("clients no longer have to show a certificate: there is no client_ca");
+                }
+            }
+            (None, None) => {}
+            (Some(_), None) | (None, Some(_)) => {
+                warn!("the doors keep TLS, or stay without it, until the server is restarted");
+            }
         }
         self.service.activate(active);
         state.settings = loaded.settings;

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::InvalidRule;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tracing::{info, warn};
 
 use crate::config::Problems;
-use crate::drain::{self, Drain};
+use crate::doors::accept::Entrance;
+pub use crate::doors::exposed::Exposure;
+use crate::doors::room::Room;
+use crate::doors::{self, exposed};
+use crate::drain;
 use crate::envoy;
 use crate::envoy::grpc::Grpc;
 use crate::envoy::service::RateLimits;
@@ -44,6 +48,8 @@ pub struct Options {
     pub grpc: SocketAddr,
     /// How Envoy is answered.
     pub envoy: EnvoyOptions,
+    /// How the doors are guarded.
+    pub doors: doors::Options,
     /// What opens the doors.
     pub tokens: Tokens,
     /// May anybody come in from anywhere?
@@ -63,29 +69,24 @@ pub struct EnvoyOptions {
     pub stats: bool,
 }
 
-/// Who can reach a server that has no token.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Exposure {
-    /// This machine alone.
-    #[default]
-    Guarded,
-    /// Whoever can reach its address.
-    Insecure,
-}
-
 /// A server with its doors open and nobody served yet.
 pub struct Server {
     service: Arc<Service>,
     policies: Arc<Policies>,
     tokens: Arc<Tokens>,
-    http: TcpListener,
-    resp: TcpListener,
-    grpc: TcpListener,
+    doors: doors::Options,
+    listeners: Listeners,
     envoy: Arc<RateLimits>,
     workers: Workers,
     store: Store,
     layers: Layers,
     exporter: Option<Exporter>,
+}
+
+struct Listeners {
+    http: TcpListener,
+    resp: TcpListener,
+    grpc: TcpListener,
 }
 
 /// Threads of the Redis door's own, one less than there are processors.
@@ -121,21 +122,19 @@ impl Drop for Workers {
 const DRAIN_DEADLINE: Duration = Duration::from_secs(65);
 /// How long giving back what was borrowed may take.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
-/// How long the doors stay shut when the system has no room for another connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Server {
     /// Reads the policy and opens the doors. It does not wait for the store.
     pub async fn bind(options: Options) -> Result<Self, StartError> {
-        for address in [options.http, options.resp, options.grpc] {
-            let is_open = !address.ip().is_loopback() && !options.tokens.guards_checks();
-            if is_open && options.exposure == Exposure::Guarded {
-                return Err(StartError::Exposed(address));
-            }
-        }
-        let sources = Sources { policy: options.source, envoy: options.envoy.source };
+        let mut doors = options.doors;
+        let tls = doors.tls.take();
+        let sources = Sources { policy: options.source, envoy: options.envoy.source, tls };
         let (read, seen) = sources.load();
         let read = read?;
+        let addresses = [options.http, options.resp, options.grpc];
+        exposed::look(&addresses, &options.tokens, read.tls.as_ref(), options.exposure)
+            .map_err(StartError::Exposed)?
+            .tell();
         for warning in read.warnings() {
             warn!("{warning}");
         }
@@ -174,13 +173,13 @@ impl Server {
             bound.map_err(|error| StartError::Bind(options.resp, error))?
         };
         let tokens = Arc::new(options.tokens);
+        let listeners = Listeners { http, resp, grpc };
         Ok(Self {
             service,
             policies,
             tokens,
-            http,
-            resp,
-            grpc,
+            doors,
+            listeners,
             envoy,
             workers,
             store,
@@ -191,22 +190,27 @@ impl Server {
 
     /// Where HTTP is spoken.
     pub fn http_address(&self) -> io::Result<SocketAddr> {
-        self.http.local_addr()
+        self.listeners.http.local_addr()
     }
 
     /// Where the Redis protocol is spoken.
     pub fn resp_address(&self) -> io::Result<SocketAddr> {
-        self.resp.local_addr()
+        self.listeners.resp.local_addr()
     }
 
     /// Where gRPC is spoken.
     pub fn grpc_address(&self) -> io::Result<SocketAddr> {
-        self.grpc.local_addr()
+        self.listeners.grpc.local_addr()
     }
 
     /// Where the counts are kept.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Do the doors have TLS?
+    pub fn has_tls(&self) -> bool {
+        self.policies.certificates().is_some()
     }
 
     /// Does whoever asks have to show a token?
@@ -227,7 +231,7 @@ impl Server {
     /// Serves until `shutdown` completes, and then until everybody who asked is answered.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = drain::channel();
-        let Self { service, policies, tokens, http, resp, grpc, .. } = self;
+        let Self { service, policies, tokens, doors, listeners, .. } = self;
         let Self { envoy, workers, store, layers, exporter, .. } = self;
         let exporting = exporter.map(Exporter::start);
         let asked = service.clone();
@@ -236,6 +240,14 @@ impl Server {
         let (told, asked_too, draining) = (services.clone(), service.clone(), drain.clone());
         let health = async move { told.tell_health(|| asked_too.health().up, draining).await };
         tokio::spawn(health);
+        let deadlines = doors.deadlines;
+        let entrance = Entrance {
+            door: Door::Http,
+            room: Arc::new(Room::new(doors.max_connections)),
+            certificates: policies.certificates().cloned(),
+            metrics: service.metrics().clone(),
+            deadlines,
+        };
         let door = http::Door {
             service: service.clone(),
             policies,
@@ -245,22 +257,26 @@ impl Server {
         };
         let router = http::router(door, &services);
         let metrics = service.metrics().clone();
-        let http = accept(http, drain.clone(), move |stream, drain| {
+        let http = entrance.clone().open(listeners.http, drain.clone(), move |stream, drain| {
             let open = metrics.connect(Door::Http);
-            let connection = http::connection::serve(stream, router.clone(), open, drain);
+            let connection =
+                http::connection::serve(stream, router.clone(), open, deadlines, drain);
             // A client that breaks off is none of our business.
-            tokio::spawn(async move { connection.await.ok() });
+            async move { drop(connection.await) }
         });
         let metrics = service.metrics().clone();
-        let grpc = accept(grpc, drain.clone(), move |stream, drain| {
+        let grpc = Entrance { door: Door::Grpc, ..entrance.clone() };
+        let grpc = grpc.open(listeners.grpc, drain.clone(), move |stream, drain| {
             let open = metrics.connect(Door::Grpc);
-            let connection = http::connection::serve(stream, services.clone(), open, drain);
-            tokio::spawn(async move { connection.await.ok() });
+            let connection =
+                http::connection::serve(stream, services.clone(), open, deadlines, drain);
+            async move { drop(connection.await) }
         });
-        let resp = accept(resp, drain, move |stream, drain| {
+        let resp = Entrance { door: Door::Resp, ..entrance };
+        let resp = resp.open(listeners.resp, drain, move |stream, drain| {
             let (service, tokens) = (service.clone(), tokens.clone());
-            let connection = resp::connection::serve(stream, service, tokens, drain);
-            tokio::spawn(async move { connection.await.ok() });
+            let connection = resp::connection::serve(stream, service, tokens, deadlines, drain);
+            async move { drop(connection.await) }
         });
         let doors = [tokio::spawn(http), tokio::spawn(grpc), workers.handle().spawn(resp)];
         tokio::select! {
@@ -281,37 +297,6 @@ impl Server {
         if let Some(exporting) = exporting {
             exporting.finish().await;
         }
-    }
-}
-
-/// Lets clients in until the server drains.
-async fn accept(listener: TcpListener, drain: Drain, serve: impl Fn(TcpStream, Drain)) {
-    let mut begun = drain.clone();
-    let mut failing = false;
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = begun.begun() => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                failing = false;
-                serve(stream, drain.clone());
-            }
-            Err(error) => {
-                // Out of file descriptors, most likely. It gets better when somebody leaves, and is
-                // told once.
-                if !failing {
-                    warn!(%error, "cannot accept a connection, trying on");
-                }
-                failing = true;
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    // Whoever is at the door already may have asked already.
-    while let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
-        serve(stream, drain.clone());
     }
 }
 
@@ -343,8 +328,8 @@ impl fmt::Display for StartError {
         match self {
             Self::Exposed(address) => write!(
                 f,
-                "{address} can be reached from other machines, and no token guards it; \
-                 set TIDEGATE_TOKEN, use a loopback address, or say --insecure"
+                "{address} can be reached from other machines, and neither a token nor TLS guards it; \
+                 set TIDEGATE_TOKEN, give it certificates, use a loopback address, or say --insecure"
             ),
             Self::Policy(problems) => problems.fmt(f),
             Self::Rules(invalid) => invalid.fmt(f),

@@ -9,6 +9,7 @@ use tidegate::Key;
 
 use super::Failure;
 use super::client::Client;
+use super::secure::Secure;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::policies::Policies;
@@ -26,6 +27,8 @@ pub(super) struct Asked {
     /// The server to ask
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
+    #[command(flatten)]
+    secure: Secure,
     /// Ask this store instead of a server
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
@@ -73,7 +76,7 @@ impl Asked {
     /// Whoever answers. Needs a runtime.
     pub(super) fn answerer(&self) -> Result<Answerer, Failure> {
         let Some(store) = &self.store else {
-            return Ok(Answerer::Server(Client::new(&self.server)?));
+            return Ok(Answerer::Server(Client::new(&self.server, &self.secure)?));
         };
         let store: Store = store.parse()?;
         let loaded = match (&self.config, &self.limit) {

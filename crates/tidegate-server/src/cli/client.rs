@@ -6,16 +6,21 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::Failure;
+use super::secure::Secure;
 use crate::tokens::Tokens;
 
 /// A server, by its address.
 pub(super) struct Client {
     host: String,
+    /// The host alone, and how it is spoken to; nothing in plain text.
+    tls: Option<(String, Secure)>,
     tokens: Tokens,
 }
 
@@ -25,17 +30,22 @@ const DEADLINE: Duration = Duration::from_secs(75);
 const MAX_ANSWER: usize = 16 << 20;
 
 impl Client {
-    /// The server at `http://host:port`.
-    pub(super) fn new(url: &str) -> Result<Self, Failure> {
+    /// The server at `http://host:port` or `https://host:port`.
+    pub(super) fn new(url: &str, secure: &Secure) -> Result<Self, Failure> {
         // The address is not shown: it may have a password in it by mistake.
         let advice = "not a server; write one like http://127.0.0.1:8080";
         let uri: Uri = url.parse().map_err(|_| advice)?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
         let is_bare = uri.path() == "/" && uri.query().is_none();
-        let is_server = uri.scheme_str() == Some("http") && is_bare;
-        let authority = authority.filter(|_| is_server).ok_or(advice)?;
-        let host = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80));
-        Ok(Self { host, tokens: Tokens::from_env()? })
+        let (port, has_tls) = match uri.scheme_str().filter(|_| is_bare) {
+            Some("http") => (80, false),
+            Some("https") => (443, true),
+            _ => return Err(advice.into()),
+        };
+        let authority = authority.ok_or(advice)?;
+        let host = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
+        let tls = has_tls.then(|| (authority.host().to_string(), secure.clone()));
+        Ok(Self { host, tls, tokens: Tokens::from_env()? })
     }
 
     /// Sends JSON and reads JSON; a denial is an answer, a problem is not.
@@ -107,9 +117,10 @@ impl Client {
             )
         };
         let stream = TcpStream::connect(&self.host).await.map_err(unreachable)?;
-        let io = TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-        tokio::spawn(async move { connection.await.ok() });
+        let mut sender = match &self.tls {
+            None => speak(stream).await?,
+            Some((host, secure)) => speak(secure.connect(host, stream).await?).await?,
+        };
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.host);
         request = request.header(CONTENT_TYPE, "application/json");
         if let Some(token) = token {
@@ -124,4 +135,13 @@ impl Client {
         })?;
         Ok((status, body))
     }
+}
+
+/// Speaks HTTP over a stream, for as long as anybody asks.
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<SendRequest<Full<Bytes>>, Failure> {
+    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(async move { connection.await.ok() });
+    Ok(sender)
 }

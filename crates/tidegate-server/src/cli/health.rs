@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::client::Client;
+use super::secure::Secure;
 use super::{Failure, Outcome, complain, say};
 
 /// Asks a server whether it can answer.
@@ -20,6 +21,8 @@ pub(super) struct Options {
     /// The server to ask
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
+    #[command(flatten)]
+    secure: Secure,
     /// Only whether the process lives, whatever its store is like
     #[arg(long)]
     live: bool,
@@ -29,7 +32,7 @@ pub(super) struct Options {
 const DEADLINE: Duration = Duration::from_secs(3);
 
 pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
-    let client = Client::new(&options.server)?;
+    let client = Client::new(&options.server, &options.secure)?;
     let path = if options.live { "/healthz" } else { "/readyz" };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer =

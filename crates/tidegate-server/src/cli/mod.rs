@@ -3,7 +3,7 @@
 //! # Layout
 //!
 //! - `serve`, `check`, `validate`, `health`, `completions`, `man`: one command each; `key`: inspect, reset and explain.
-//!   `asked`: what they are about and who answers. `client`: asking a server.
+//!   `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
 
 mod asked;
 mod check;
@@ -12,6 +12,7 @@ mod completions;
 mod health;
 mod key;
 mod man;
+mod secure;
 mod serve;
 mod validate;
 

@@ -3,12 +3,15 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use tidegate::Span;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Failure, Outcome, say};
+use crate::doors::{self, Deadlines, descriptors, panics, tls};
 use crate::envoy::config::SameDomain;
 use crate::envoy::service::{Enforcement, Headers, Settings};
 use crate::logs;
@@ -46,7 +49,7 @@ pub(super) struct Options {
     /// The policy file; without one a sample is used
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Counts in memory or redis://[user:pw@]host:port[/db]; wins over the file
+    /// Counts in memory or redis://[user:pw@]host[:port][/db]; wins over it
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Where HTTP is spoken
@@ -62,7 +65,9 @@ pub(super) struct Options {
     envoy: Envoy,
     #[command(flatten)]
     traces: Traces,
-    /// Let anybody in who can reach the address, although there is no token
+    #[command(flatten)]
+    doors: Doors,
+    /// Let anybody in from anywhere, though neither token nor TLS guards it
     #[arg(long)]
     insecure: bool,
 }
@@ -95,6 +100,46 @@ impl Traces {
         let service_name = variable("OTEL_SERVICE_NAME").unwrap_or_else(|| "tidegate".into());
         let (sampling, service_name) = (self.otlp_sample, service_name.into());
         Ok(Some(trace::Options { collector, sampling, service_name }))
+    }
+}
+
+/// How the doors are guarded.
+#[derive(Args, Debug)]
+struct Doors {
+    /// The server's certificate, for TLS on all doors; wins over the file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Who signs certificates of clients; nobody comes in without one
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// The most clients at once, if the system has room
+    #[arg(long, value_name = "N", default_value_t = doors::Options::MAX_CONNECTIONS, value_parser = connections)]
+    max_connections: usize,
+    /// How long a client of the Redis door may be silent [default: for ever]
+    #[arg(long, value_name = "SPAN", value_parser = silence)]
+    resp_idle: Option<Duration>,
+}
+
+impl Doors {
+    fn options(&self) -> doors::Options {
+        let files = self.tls_cert.clone().zip(self.tls_key.clone());
+        let client_ca = self.tls_client_ca.clone();
+        let room = descriptors::room_for_clients();
+        if room < self.max_connections {
+            let wanted = self.max_connections;
+            warn!(
+                wanted,
+                room, "fewer clients than wanted; raise the limit of open files (ulimit -n)"
+            );
+        }
+        doors::Options {
+            tls: files.map(|(cert, key)| tls::Files { cert, key, client_ca }),
+            max_connections: self.max_connections.min(room),
+            deadlines: Deadlines { resp_idle: self.resp_idle, ..Deadlines::default() },
+        }
     }
 }
 
@@ -152,8 +197,19 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "write an IP address and a port, like 127.0.0.1:8080")
 }
 
+fn connections(text: &str) -> Result<usize, &'static str> {
+    let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+    number.ok_or("write a number from 1 to 1000000")
+}
+
+fn silence(text: &str) -> Result<Duration, &'static str> {
+    let span = text.parse::<Span>().ok().and_then(Span::length).map(Duration::from);
+    span.filter(|span| *span >= Duration::from_secs(1)).ok_or("write a span from 1s up, like 5min")
+}
+
 pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
     logs::init(logs::Format::for_stderr())?;
+    panics::log_panics();
     let options = server::Options {
         source: options.config.clone().map_or(Source::Sample, Source::File),
         store: options.store.as_deref().map(str::parse::<Store>).transpose()?,
@@ -161,6 +217,7 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
         resp: options.resp,
         grpc: options.grpc,
         envoy: options.envoy.options(),
+        doors: options.doors.options(),
         tokens: Tokens::from_env()?,
         exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
         traces: options.traces.options()?,
@@ -180,9 +237,10 @@ async fn serve(options: server::Options) -> Result<(), Failure> {
     let server = Server::bind(options).await?;
     let (http, resp) = (server.http_address()?, server.resp_address()?);
     let grpc = server.grpc_address()?;
-    info!(%http, %resp, %grpc, store = %server.store(), "listening");
+    let tls = server.has_tls();
+    info!(%http, %resp, %grpc, tls, store = %server.store(), "listening");
     if is_sample {
-        print_what_to_try(http, resp, server.store(), server.needs_token());
+        print_what_to_try(http, resp, &server);
     }
     let policies = server.policies().clone();
     let reloads = tokio::spawn(async move {
@@ -229,7 +287,7 @@ impl Stops {
     }
 }
 
-fn print_what_to_try(http: SocketAddr, resp: SocketAddr, store: &Store, needs_token: bool) {
+fn print_what_to_try(http: SocketAddr, resp: SocketAddr, server: &Server) {
     // An address that means all of them is one to listen on, not to ask.
     let reachable = |mut address: SocketAddr| {
         if address.ip().is_unspecified() {
@@ -238,19 +296,21 @@ fn print_what_to_try(http: SocketAddr, resp: SocketAddr, store: &Store, needs_to
         address
     };
     let (http, port) = (reachable(http), resp.port());
+    let (store, needs_token) = (server.store(), server.needs_token());
+    let [scheme, tls] = if server.has_tls() { ["https", " --tls"] } else { ["http", ""] };
     let header = if needs_token { " -H \"X-Tidegate-Token: $TIDEGATE_TOKEN\"" } else { "" };
     let auth = if needs_token { " -a \"$TIDEGATE_TOKEN\"" } else { "" };
     let hints = format!(
         "No --config was given, so this is the sample policy: rules login, api and budget. Counting in
 {store}. Try:
 
-  curl -i http://{http}/v1/check{header} --json '{{\"rule\":\"login\",\"key\":\"1.2.3.4\"}}'
-  curl -i http://{http}/v1/check{header} --json '{{\"limit\":\"5/min\",\"key\":\"me\"}}'
-  curl -i http://{http}/v1/authorize{header} -H 'X-Forwarded-Uri: /api/x' -H 'X-Api-Key: k1'
-  redis-cli -p {port}{auth} TG.CHECK login 1.2.3.4
-  redis-cli -p {port}{auth} CL.THROTTLE user123 15 30 60 1
-  curl http://{http}/v1/rules{header}
-  curl http://{http}/metrics
+  curl -i {scheme}://{http}/v1/check{header} --json '{{\"rule\":\"login\",\"key\":\"1.2.3.4\"}}'
+  curl -i {scheme}://{http}/v1/check{header} --json '{{\"limit\":\"5/min\",\"key\":\"me\"}}'
+  curl -i {scheme}://{http}/v1/authorize{header} -H 'X-Forwarded-Uri: /api/x' -H 'X-Api-Key: k1'
+  redis-cli -p {port}{tls}{auth} TG.CHECK login 1.2.3.4
+  redis-cli -p {port}{tls}{auth} CL.THROTTLE user123 15 30 60 1
+  curl {scheme}://{http}/v1/rules{header}
+  curl {scheme}://{http}/metrics
 "
     );
     // A server goes on when nobody reads its hints.

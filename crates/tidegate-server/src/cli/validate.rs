@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{Failure, Outcome, complain, say};
-use crate::config::{Config, Problems};
+use crate::config::{Config, Machine, Problems};
 use crate::envoy::config::{EnvoyConfig, Options as EnvoyOptions, SameDomain};
 
 /// Says what is wrong with policy files.
@@ -44,6 +44,9 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
 fn policy(file: &Path) -> Result<String, Problems> {
     let loaded = Config::load(file)?;
     warn(&loaded.warnings);
+    if let Some(tls) = &loaded.settings.tls {
+        tls.load(&Machine)?;
+    }
     Ok(count(loaded.rules.len(), "rule"))
 }
 

@@ -60,7 +60,8 @@ pub struct PolicyFile {
     /// what it costs.
     #[schemars(with = "u32", extend("default" = 0, "minimum" = 0, "maximum" = 8))]
     pub confirmed_by: Option<u32>,
-    /// Certificates for the server's doors. Not there yet: a file that has it is refused.
+    /// Certificates for all three doors. `--tls-cert` and `--tls-key` on the command line win. They are read again when
+    /// a file changes; whether there is TLS at all is settled when the server starts.
     #[schemars(with = "TlsFile")]
     pub tls: Option<TlsFile>,
     /// More files, relative to this one. Their rules come after the rules here, in order. An
@@ -117,17 +118,20 @@ pub struct Defaults {
     pub lease: Option<Lease>,
 }
 
-/// Certificates.
+/// Certificates, in PEM form. Files are looked for from the policy's folder.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-#[schemars(rename = "Tls")]
+#[schemars(rename = "Tls", extend("required" = ["cert", "key"]))]
 pub struct TlsFile {
-    /// The server's certificates, PEM.
+    /// The file with the server's certificate, and those between it and its root.
+    #[schemars(extend("examples" = ["server.pem"], "minLength" = 1))]
     pub cert: String,
-    /// Their key, PEM.
+    /// The file with its key, unencrypted.
+    #[schemars(extend("examples" = ["server-key.pem"], "minLength" = 1))]
     pub key: String,
-    /// Who signs the certificates of clients, PEM.
-    #[schemars(with = "String")]
+    /// The file that tells who signs the certificates of clients. With it, nobody comes in without such a
+    /// certificate; without it, anybody does who has the token.
+    #[schemars(with = "String", extend("examples" = ["clients.pem"], "minLength" = 1))]
     pub client_ca: Option<String>,
 }
 

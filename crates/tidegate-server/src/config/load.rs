@@ -179,11 +179,6 @@ impl<'s> Loader<'s> {
         for entry in entries {
             match (&*entry.key, entry.value.kind) {
                 ("rules", Kind::List(items)) => rules = items,
-                ("tls", _) if frame.from.is_none() => {
-                    let message = "tls is not supported yet; leave it out, and put a proxy that \
-                                   has it in front";
-                    self.found.push(Found::new(entry.key_span, "tls", message));
-                }
                 (key, _) if frame.from.is_some() && belongs_in_main(key) => {
                     let message = format!(
                         "{key} belongs in the main file; an included one has rules, defaults \
@@ -229,7 +224,8 @@ impl<'s> Loader<'s> {
             PolicyFile::default()
         });
         let mut faults = Vec::new();
-        let settings = Settings::read(&file, &mut faults);
+        let folder = frame.path.parent().unwrap_or(Path::new(""));
+        let settings = Settings::read(&file, folder, &mut faults);
         self.add_faults(faults, root, "", &checked);
         if frame.from.is_none() {
             self.settings = settings;

@@ -1,14 +1,16 @@
 //! What a policy file says about the server itself.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use tidegate::{Network, Span};
 use tidegate_redis::{InvalidUrl, RedisBuilder, RedisUrl};
 
-use super::file::{OnStoreFailure, PolicyFile, Secret, StoreUrl};
+use super::file::{OnStoreFailure, PolicyFile, Secret, StoreUrl, TlsFile};
 use super::limits::Fault;
 use super::ratio::Ratio;
+use crate::doors::tls;
 
 /// What a policy file says about the server itself.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,6 +25,8 @@ pub struct Settings {
     pub secret: Option<Secret>,
     /// Whose word about a client's address is believed.
     pub trusted_proxies: Vec<Network>,
+    /// Certificates for the doors.
+    pub tls: Option<tls::Files>,
     /// May a call bring a limit of its own?
     pub adhoc: bool,
     /// Are denials remembered for as long as they are good?
@@ -46,6 +50,7 @@ impl Default for Settings {
             namespace: None,
             secret: None,
             trusted_proxies: Network::LOOPBACK.to_vec(),
+            tls: None,
             adhoc: true,
             deny_cache: true,
             confirmed_by: 0,
@@ -60,8 +65,8 @@ impl Settings {
     /// The most networks of trusted proxies.
     pub const MAX_PROXIES: usize = 1_000;
 
-    /// What the file says, as far as it is good.
-    pub(super) fn read(file: &PolicyFile, faults: &mut Vec<Fault>) -> Self {
+    /// What the file in this folder says, as far as it is good.
+    pub(super) fn read(file: &PolicyFile, folder: &Path, faults: &mut Vec<Fault>) -> Self {
         let mut settings = Self::default();
         if let Some(store) = &file.store {
             faults.extend(store_fault(store.expose()));
@@ -110,10 +115,29 @@ impl Settings {
             }
             settings.confirmed_by = replicas;
         }
+        settings.tls = file.tls.as_ref().map(|tls| certificates(tls, folder, faults));
         settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);
         settings.deny_cache = file.deny_cache.unwrap_or(settings.deny_cache);
         settings.on_store_failure = file.on_store_failure.unwrap_or_default();
         settings
+    }
+}
+
+/// Where the certificates are. Whether they are good is found out by whoever needs them.
+fn certificates(written: &TlsFile, folder: &Path, faults: &mut Vec<Fault>) -> tls::Files {
+    let TlsFile { cert, key, client_ca } = written;
+    for (field, name) in
+        [("cert", Some(cert)), ("key", Some(key)), ("client_ca", client_ca.as_ref())]
+    {
+        if name.is_some_and(String::is_empty) {
+            let message = format!("{field} is empty; name a file");
+            faults.push(Fault::new(&format!("tls.{field}"), "file", message));
+        }
+    }
+    tls::Files {
+        cert: folder.join(cert),
+        key: folder.join(key),
+        client_ca: client_ca.as_ref().map(|file| folder.join(file)),
     }
 }
 

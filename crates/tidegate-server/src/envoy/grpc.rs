@@ -10,7 +10,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
+use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::{Code, Status, async_trait};
@@ -24,8 +25,11 @@ use super::proto::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use super::proto::{self, RateLimitRequest, RateLimitResponse};
-use super::service::{Fault, RateLimits};
+use super::service::{Enforcement, Fault, RateLimits};
+use crate::doors::panics::{Panicked, caught};
 use crate::drain::Drain;
+use crate::http::connection::Sorry;
+use crate::http::kept::Kept;
 use crate::http::token;
 use crate::metrics::Door;
 use crate::tokens::{Access, Tokens};
@@ -33,6 +37,10 @@ use crate::trace::Tracer;
 
 /// The longest message in bytes.
 pub const MAX_MESSAGE: usize = 256 << 10;
+/// The longest message to a service that anybody may ask: health and reflection.
+const MAX_ASIDE: usize = 4 << 10;
+/// How many may ask them at once: whoever watches health does so for as long as it likes.
+const MAX_ASIDES: usize = 1_024;
 /// How long a request may take, most of all to arrive.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How often health looks how the store is.
@@ -49,8 +57,10 @@ type Limits = RateLimitServiceServer<Asked>;
 #[derive(Clone, Debug)]
 pub struct Grpc {
     limits: Limits,
+    tokens: Arc<Tokens>,
     /// Those that are asked now and then.
     others: Router,
+    room_for_others: Arc<Semaphore>,
     health: HealthReporter,
 }
 
@@ -58,7 +68,6 @@ pub struct Grpc {
 #[derive(Debug)]
 struct Asked {
     limits: Arc<RateLimits>,
-    tokens: Arc<Tokens>,
 }
 
 impl Grpc {
@@ -67,7 +76,7 @@ impl Grpc {
         let health = HealthReporter::new();
         let others = Router::new();
         let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
-        let mut others = add(others, service);
+        let mut others = add(others, service.max_decoding_message_size(MAX_ASIDE));
         let reflection = || {
             Reflection::configure()
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
@@ -75,15 +84,17 @@ impl Grpc {
         };
         // They fail on descriptors that are none, and a test asks for ours.
         if let (Ok(present), Ok(older)) = (reflection().build_v1(), reflection().build_v1alpha()) {
-            others = add(add(others, present), older);
+            others = add(others, present.max_decoding_message_size(MAX_ASIDE));
+            others = add(others, older.max_decoding_message_size(MAX_ASIDE));
         }
         let others = others.fallback(async || {
             let unknown =
                 Status::unimplemented("no such service; ask reflection for all there are");
             unknown.into_http::<axum::body::Body>()
         });
-        let limits = Limits::new(Asked { limits, tokens }).max_decoding_message_size(MAX_MESSAGE);
-        Self { limits, others: others.with_state(()), health }
+        let limits = Limits::new(Asked { limits }).max_decoding_message_size(MAX_MESSAGE);
+        let room_for_others = Arc::new(Semaphore::new(MAX_ASIDES));
+        Self { limits, tokens, others: others.with_state(()), room_for_others, health }
     }
 
     /// The addresses that its services are at.
@@ -152,6 +163,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if is_for_limits(request.uri().path()) {
+            // Before anything is read that somebody without a token sends.
+            if let Err(status) = self.admit(request.headers()) {
+                return Box::pin(std::future::ready(Ok(status.into_http())));
+            }
             let answer = self.limits.call(request);
             return Box::pin(async move {
                 match tokio::time::timeout(DEADLINE, answer).await {
@@ -163,8 +178,13 @@ where
                 }
             });
         }
+        let Ok(place) = self.room_for_others.clone().try_acquire_owned() else {
+            let told = "too many ask for health or reflection at once";
+            return Box::pin(std::future::ready(Ok(Status::resource_exhausted(told).into_http())));
+        };
         let answer = self.others.call(request);
-        Box::pin(async move { answer.await.map(|response| response.map(Body::new)) })
+        let keep = |body| Body::new(Kept::new(body, place));
+        Box::pin(async move { answer.await.map(|response| response.map(keep)) })
     }
 }
 
@@ -180,7 +200,6 @@ impl RateLimitService for Asked {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        self.admit(&request)?;
         let service = self.limits.service();
         let begin = |tracer: &Arc<Tracer>| {
             let span = tracer.begin(Door::Grpc, Some(request.metadata().as_ref()))?;
@@ -189,32 +208,65 @@ impl RateLimitService for Asked {
         };
         let (span, request) = (service.tracer().and_then(begin), request.get_ref());
         let before = service.clock().elapsed();
-        let decided = match span {
-            None => self.limits.decide(request).await,
-            Some(mut span) => {
-                let decided = span.around(self.limits.decide(request)).await;
-                let code = match &decided {
-                    Ok(_) => Code::Ok,
-                    Err(Fault::Invalid(_)) => Code::InvalidArgument,
-                    Err(Fault::Unavailable(_)) => Code::Unavailable,
-                };
-                span.set("rpc.grpc.status_code", i32::from(code).into());
-                if code == Code::Unavailable {
-                    span.fail();
+        let decided = caught(async {
+            match span {
+                None => self.limits.decide(request).await,
+                Some(mut span) => {
+                    let decided = span.around(self.limits.decide(request)).await;
+                    let code = match &decided {
+                        Ok(_) => Code::Ok,
+                        Err(Fault::Invalid(_)) => Code::InvalidArgument,
+                        Err(Fault::Unavailable(_)) => Code::Unavailable,
+                    };
+                    span.set("rpc.grpc.status_code", i32::from(code).into());
+                    if code == Code::Unavailable {
+                        span.fail();
+                    }
+                    decided
                 }
-                decided
             }
-        };
+        })
+        .await;
         let took: Duration = service.clock().elapsed().saturating_sub(before).into();
         service.metrics().observe(Door::Grpc, took);
-        Ok(tonic::Response::new(decided?))
+        match decided {
+            Ok(decided) => Ok(tonic::Response::new(decided?)),
+            Err(Panicked) => {
+                service.metrics().count_panic(Door::Grpc);
+                self.deny()
+            }
+        }
     }
 }
 
 impl Asked {
+    /// Denies because of a mistake of ours. Envoy takes an error for leave to pass, unless it is told otherwise; so
+    /// only where everything is to pass, that is what it gets.
+    fn deny(&self) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        match self.limits.settings().enforcement {
+            Enforcement::Shadow => Err(mistake()),
+            Enforcement::Enforce => Ok(tonic::Response::new(RateLimitResponse {
+                overall_code: proto::Code::OverLimit.into(),
+                ..RateLimitResponse::default()
+            })),
+        }
+    }
+}
+
+fn mistake() -> Status {
+    Status::internal("the server has made a mistake")
+}
+
+impl Sorry<Body> for Grpc {
+    fn sorry() -> Response<Body> {
+        mistake().into_http()
+    }
+}
+
+impl Grpc {
     /// Lets somebody in who may ask.
-    fn admit<T>(&self, request: &tonic::Request<T>) -> Result<(), Status> {
-        let shown = token(request.metadata().as_ref());
+    fn admit(&self, headers: &HeaderMap) -> Result<(), Status> {
+        let shown = token(headers);
         let access = shown.and_then(|token| self.tokens.access_with(token));
         if access.max(Some(self.tokens.access())) >= Some(Access::Check) {
             return Ok(());

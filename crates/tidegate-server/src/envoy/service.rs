@@ -100,6 +100,11 @@ impl RateLimits {
         self.stats.as_deref()
     }
 
+    /// What Envoy is told.
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
     /// Whom it asks.
     pub fn service(&self) -> &Arc<Service> {
         &self.service

@@ -7,17 +7,20 @@
 //! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
 //! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
 //!   `strict`: their JSON. `status`: health and metrics. `envoy`: what envoyproxy/ratelimit answers.
-//! - [`problem`]: what went wrong. [`connection`]: one client.
+//! - [`problem`]: what went wrong. [`connection`]: one client; `patience` and `activity`: how long it may take; `kept`: until when.
 
+mod activity;
 mod authorize;
 mod bodies;
 mod calls;
 pub mod connection;
 mod envoy;
 mod examples;
+pub(crate) mod kept;
 mod keys;
 mod openapi;
 mod operation;
+mod patience;
 pub mod problem;
 mod routes;
 mod rules;
@@ -39,6 +42,7 @@ use http_body_util::LengthLimitError;
 use tidegate::{Inspection, RuleLimit};
 
 use self::bodies::Object;
+use self::connection::Sorry;
 use self::problem::Problem;
 use self::routes::Route;
 use crate::drain::Drain;
@@ -82,6 +86,13 @@ pub fn router(door: Door, grpc: &Grpc) -> Router {
     let add = |router: Router<Door>, path: String| router.route_service(&path, grpc.clone());
     let all = Grpc::addresses().into_iter().fold(all, add);
     all.fallback(not_found).method_not_allowed_fallback(not_allowed).with_state(door)
+}
+
+impl Sorry<axum::body::Body> for Router {
+    fn sorry() -> Response {
+        let detail = "the server has made a mistake; it may have been charged, so retry with an id";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+    }
 }
 
 /// Tells how long an answer took.

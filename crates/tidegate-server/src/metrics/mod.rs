@@ -78,6 +78,28 @@ pub struct Metrics {
 struct DoorMetrics {
     connections: AtomicU64,
     durations: Histogram,
+    refused: [AtomicU64; Refusal::ALL.len()],
+    panics: AtomicU64,
+}
+
+/// Why a client was not let in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refusal {
+    /// There was no room.
+    Full,
+    /// It could not agree on TLS, or not in time.
+    Handshake,
+}
+
+impl Refusal {
+    const ALL: [Self; 2] = [Self::Full, Self::Handshake];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Handshake => "handshake",
+        }
+    }
 }
 
 /// The kinds of store error; the last is for those that are not known here yet.
@@ -118,6 +140,19 @@ impl Metrics {
     pub fn connect(self: &Arc<Self>, door: Door) -> Connection {
         self.door(door).connections.fetch_add(1, Ordering::Relaxed);
         Connection { metrics: self.clone(), door }
+    }
+
+    /// Counts a client that was not let in.
+    pub fn count_refused(&self, door: Door, why: Refusal) {
+        let counts = Refusal::ALL.iter().zip(&self.door(door).refused);
+        counts.filter(|(one, _)| **one == why).for_each(|(_, count)| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Counts a question that ended in a mistake of ours.
+    pub fn count_panic(&self, door: Door) {
+        self.door(door).panics.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an answer that the store did not give. A refused call is no fault of the store's and
@@ -207,6 +242,20 @@ impl Metrics {
             let open = self.door(door).connections.load(Ordering::Relaxed);
             connections.sample("", &[("door", door.name())], open);
         }
+        let help = "Clients that were not let in: full, or no agreement on TLS.";
+        let mut refused = out.family("tidegate_connections_refused_total", Kind::Counter, help);
+        for door in Door::ALL {
+            for (reason, count) in Refusal::ALL.iter().zip(&self.door(door).refused) {
+                let labels = [("door", door.name()), ("reason", reason.name())];
+                refused.sample("", &labels, count.load(Ordering::Relaxed));
+            }
+        }
+        let help = "Questions that ended in a mistake of the server's, and were denied.";
+        let mut panics = out.family("tidegate_panics_total", Kind::Counter, help);
+        for door in Door::ALL {
+            let count = self.door(door).panics.load(Ordering::Relaxed);
+            panics.sample("", &[("door", door.name())], count);
+        }
     }
 
     fn render_store(&self, out: &mut Exposition, health: &Health) {
@@ -293,6 +342,18 @@ impl Default for Metrics {
 pub struct Connection {
     metrics: Arc<Metrics>,
     door: Door,
+}
+
+impl Connection {
+    /// Which door it came through.
+    pub fn door(&self) -> Door {
+        self.door
+    }
+
+    /// Counts a question on it that ended in a mistake of ours.
+    pub fn count_panic(&self) {
+        self.metrics.count_panic(self.door);
+    }
 }
 
 impl Drop for Connection {

@@ -1,38 +1,46 @@
 //! One client: reads what has arrived, answers all of it in order, writes once.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tidegate::{Clock, Micros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
 
 use super::commands;
 use super::frame::{Caps, Parser};
 use super::reply::Encoder;
 use super::session::Session;
+use crate::doors::Deadlines;
+use crate::doors::accept::tell_of_tls;
+use crate::doors::panics::{Panicked, caught};
+use crate::doors::stream::{Stream, begins_tls};
 use crate::drain::Drain;
 use crate::metrics::Door;
 use crate::service::Service;
 use crate::tokens::{Access, Tokens};
 
-/// How long a client may take to read its answers.
-const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Bytes read at once.
 const CHUNK: usize = 16 << 10;
+/// The same from a client that has yet to say who it is.
+const FIRST_CHUNK: usize = 1 << 10;
 /// Bytes of answers that are collected before they are written, whatever else has arrived.
 const MAX_REPLY: usize = 256 << 10;
 /// Bytes that are still read once the server drains, from a client that does not stop sending.
 const MAX_LAST: usize = 1 << 20;
 /// How long they are read.
 const LAST_DEADLINE: Micros = Micros::from_secs(1);
-/// How long a client may take to say who it is, or to finish a request that it has begun. Between
-/// two requests it may be silent for as long as it likes.
-const REQUEST_DEADLINE: Micros = Micros::from_secs(10);
 /// How long a client has to take notice of the end of its connection.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// What is said when a command ended in a mistake of ours. What else there may be to say is not known.
+const MISTAKE: &str =
+    "NOANSWER the server has made a mistake; it may have been charged, so retry with an ID";
 
 /// What becomes of the connection after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,15 +54,16 @@ pub(super) enum Next {
 
 /// Serves one client until it goes, or until the server drains and what has arrived is answered.
 pub async fn serve(
-    mut stream: TcpStream,
+    stream: impl Into<Stream>,
     service: Arc<Service>,
     tokens: Arc<Tokens>,
+    deadlines: Deadlines,
     mut drain: Drain,
 ) -> io::Result<()> {
-    // It matters for speed alone.
-    let _ = stream.set_nodelay(true);
+    let mut stream = stream.into();
+    stream.set_nodelay();
     let _open = service.metrics().connect(Door::Resp);
-    let mut client = Client::new(service, tokens);
+    let mut client = Client::new(service, tokens, deadlines);
     match client.converse(&mut stream, &mut drain).await? {
         Next::Continue | Next::Close => hang_up(&mut stream).await,
         Next::CutOff => Ok(()),
@@ -63,10 +72,10 @@ pub async fn serve(
 
 /// Says no more, and listens until the client has gone too. Closing with bytes unread would reset
 /// the connection, and answers that are still on their way would be lost with it.
-async fn hang_up(stream: &mut TcpStream) -> io::Result<()> {
-    stream.shutdown().await?;
-    let mut unread = BytesMut::with_capacity(CHUNK);
+async fn hang_up(stream: &mut Stream) -> io::Result<()> {
+    let mut unread = BytesMut::with_capacity(FIRST_CHUNK);
     let gone = async {
+        stream.shutdown().await?;
         while stream.read_buf(&mut unread).await? > 0 {
             unread.clear();
         }
@@ -75,23 +84,41 @@ async fn hang_up(stream: &mut TcpStream) -> io::Result<()> {
     tokio::time::timeout(LINGER, gone).await.unwrap_or(Ok(()))
 }
 
+/// What has arrived already, or nothing.
+async fn read_now(stream: &mut Stream, buffer: &mut BytesMut) -> Option<io::Result<usize>> {
+    let mut read = pin!(unconstrained(stream.read_buf(buffer)));
+    poll_fn(|context| match Pin::as_mut(&mut read).poll(context) {
+        Poll::Ready(read) => Poll::Ready(Some(read)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
 struct Client {
     session: Session,
     parser: Parser,
     encoder: Encoder,
     service: Arc<Service>,
     clock: Arc<dyn Clock>,
-    /// When the client must have said who it is, or finished its request.
+    deadlines: Deadlines,
+    /// When the client must have said who it is, finished its request, or asked again.
     deadline: Option<Micros>,
+    /// A request has begun and not ended.
+    is_unfinished: bool,
 }
 
 impl Client {
-    fn new(service: Arc<Service>, tokens: Arc<Tokens>) -> Self {
+    fn new(service: Arc<Service>, tokens: Arc<Tokens>, deadlines: Deadlines) -> Self {
         let clock = service.clock().clone();
         let session = Session::new(tokens);
-        let is_unknown = session.access() == Access::Nothing;
+        let allowed = match session.access() {
+            Access::Nothing => Some(deadlines.request),
+            Access::Check | Access::Admin => deadlines.resp_idle,
+        };
         Self {
-            deadline: is_unknown.then(|| clock.elapsed().saturating_add(REQUEST_DEADLINE)),
+            deadline: allowed.map(|allowed| clock.elapsed().saturating_add(allowed.into())),
+            is_unfinished: false,
+            deadlines,
             session,
             parser: Parser::new(Caps::UNAUTHENTICATED),
             encoder: Encoder::default(),
@@ -101,10 +128,11 @@ impl Client {
     }
 
     /// Answers until one of the two has had enough.
-    async fn converse(&mut self, stream: &mut TcpStream, drain: &mut Drain) -> io::Result<Next> {
-        let mut buffer = BytesMut::with_capacity(CHUNK);
+    async fn converse(&mut self, stream: &mut Stream, drain: &mut Drain) -> io::Result<Next> {
+        let mut buffer = BytesMut::new();
+        let mut is_first = true;
         while !drain.has_begun() {
-            buffer.reserve(CHUNK);
+            buffer.reserve(self.chunk());
             let read = tokio::select! {
                 biased;
                 read = stream.read_buf(&mut buffer) => read?,
@@ -114,12 +142,23 @@ impl Client {
             if read == 0 {
                 return Ok(Next::Close);
             }
+            // No command begins like this, so that it would be waited for in vain.
+            if is_first && begins_tls(&buffer) {
+                tell_of_tls(Door::Resp);
+                return Ok(Next::CutOff);
+            }
+            is_first = false;
             let next = self.answer(&mut buffer, stream).await?;
             if next != Next::Continue {
                 return Ok(next);
             }
         }
         self.answer_what_has_arrived(&mut buffer, stream).await
+    }
+
+    /// How much is read at once.
+    fn chunk(&self) -> usize {
+        if self.session.access() == Access::Nothing { FIRST_CHUNK } else { CHUNK }
     }
 
     /// Completes when the client has had its time.
@@ -133,17 +172,16 @@ impl Client {
     async fn answer_what_has_arrived(
         &mut self,
         buffer: &mut BytesMut,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
     ) -> io::Result<Next> {
         let deadline = self.clock.elapsed().saturating_add(LAST_DEADLINE);
         let mut left = MAX_LAST;
         while left > 0 && self.clock.elapsed() < deadline {
-            buffer.reserve(CHUNK);
-            match stream.try_read_buf(buffer) {
-                Ok(0) => break,
-                Ok(read) => left = left.saturating_sub(read),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+            buffer.reserve(self.chunk());
+            match read_now(stream, buffer).await {
+                None | Some(Ok(0)) => break,
+                Some(Ok(read)) => left = left.saturating_sub(read),
+                Some(Err(error)) => return Err(error),
             }
             let next = self.answer(buffer, stream).await?;
             if next != Next::Continue {
@@ -154,7 +192,7 @@ impl Client {
     }
 
     /// Answers every whole command in the buffer.
-    async fn answer(&mut self, buffer: &mut BytesMut, stream: &mut TcpStream) -> io::Result<Next> {
+    async fn answer(&mut self, buffer: &mut BytesMut, stream: &mut Stream) -> io::Result<Next> {
         let total = buffer.len();
         let mut rest = &mut buffer[..];
         let mut next = Next::Continue;
@@ -179,8 +217,17 @@ impl Client {
                     break;
                 }
             };
-            next =
-                commands::run(&command, &mut self.session, &self.service, &mut self.encoder).await;
+            let before = self.encoder.len();
+            let run = commands::run(&command, &mut self.session, &self.service, &mut self.encoder);
+            next = match caught(run).await {
+                Ok(next) => next,
+                Err(Panicked) => {
+                    self.service.metrics().count_panic(Door::Resp);
+                    self.encoder.truncate(before);
+                    self.encoder.error(MISTAKE);
+                    Next::Close
+                }
+            };
             answered += 1;
             if self.encoder.len() >= MAX_REPLY {
                 self.flush(stream).await?;
@@ -198,24 +245,30 @@ impl Client {
         Ok(next)
     }
 
-    /// A request that is left unfinished has its time from when its first bytes came.
+    /// A request that is left unfinished has its time from when its first bytes came; the next one from the end of
+    /// the last.
     fn set_deadline(&mut self, total: usize, left: usize, now: Micros) {
         if self.session.access() == Access::Nothing {
             return;
         }
-        let is_new = left < total || self.deadline.is_none();
+        let is_new = left < total || !self.is_unfinished;
+        self.is_unfinished = left > 0;
+        let after = |allowed: Duration| now.saturating_add(allowed.into());
         if left == 0 {
-            self.deadline = None;
+            self.deadline = self.deadlines.resp_idle.map(after);
         } else if is_new {
-            self.deadline = Some(now.saturating_add(REQUEST_DEADLINE));
+            self.deadline = Some(after(self.deadlines.request));
         }
     }
 
-    async fn flush(&mut self, stream: &mut TcpStream) -> io::Result<()> {
+    async fn flush(&mut self, stream: &mut Stream) -> io::Result<()> {
         if !self.encoder.is_empty() {
             // Whoever does not read has had its time as well.
-            let written = stream.write_all(self.encoder.as_bytes());
-            tokio::time::timeout(WRITE_DEADLINE, written).await??;
+            let written = async {
+                stream.write_all(self.encoder.as_bytes()).await?;
+                stream.flush().await
+            };
+            tokio::time::timeout(self.deadlines.answer, written).await??;
             self.encoder.clear(CHUNK);
         }
         Ok(())

@@ -63,6 +63,11 @@ impl Encoder {
         self.bytes.is_empty()
     }
 
+    /// Takes back what was written beyond the first `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+
     /// Forgets what was written, once it is sent, and keeps at most `keep` bytes of memory for what
     /// comes: one long reply does not stay in memory for as long as its connection.
     pub fn clear(&mut self, keep: usize) {

@@ -344,15 +344,15 @@ policy.yaml:1:15: 9 replicas; use at most 8, or 0 for none
 ",
     ),
     (
-        "tls is refused",
-        r#"tls: { cert: f.pem, key: k.pem }
+        "half of what tls needs",
+        r#"tls: { cert: f.pem }
 rules:
   - { name: api, limits: ["5/min"] }
 "#,
         r"
-policy.yaml:1:1: tls is not supported yet; leave it out, and put a proxy that has it in front
-  tls: { cert: f.pem, key: k.pem }
-  ^^^
+policy.yaml:1:8: key is missing; add it
+  tls: { cert: f.pem }
+         ^^^^
 ",
     ),
     (

@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../tidegate-redis/tests/support/certificates.rs"]
+mod certificates;
 #[path = "../support/envoy.rs"]
 mod envoy;
 #[path = "../support/in_process.rs"]
 mod in_process;
+#[path = "../support/inside.rs"]
+mod inside;
 #[allow(unreachable_pub, reason = "shared by the test programs")]
 #[path = "../support/life.rs"]
 mod life;
@@ -19,6 +23,8 @@ mod resp;
 #[allow(unreachable_pub, reason = "shared by the test programs")]
 #[path = "../support/schema.rs"]
 mod schema;
+#[path = "../support/secure.rs"]
+mod secure;
 #[allow(unreachable_pub, reason = "shared with other tests")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -30,6 +36,7 @@ mod cli;
 mod config;
 mod config_errors;
 mod config_fuzz;
+mod doors;
 mod envoy_config;
 mod envoy_config_fuzz;
 mod envoy_grpc;
@@ -56,5 +63,6 @@ mod resp_deadline;
 mod resp_drain;
 mod service;
 mod stores;
+mod tls;
 
 use life::redis_server;

@@ -385,6 +385,7 @@ fn a_thousand_reloads_under_load_drop_nobody_and_mix_nothing() {
         resp: "127.0.0.1:0".parse().unwrap(),
         grpc: "127.0.0.1:0".parse().unwrap(),
         envoy: Default::default(),
+        doors: Default::default(),
         tokens: Tokens::default(),
         exposure: Exposure::Guarded,
         traces: None,

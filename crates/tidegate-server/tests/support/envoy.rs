@@ -9,6 +9,7 @@ use std::time::Duration;
 use tidegate::policy::PolicyRule;
 use tidegate::{Engine, ManualClock, Memory, Policy};
 use tidegate_server::active::{Active, Adhoc};
+use tidegate_server::doors::Deadlines;
 use tidegate_server::drain;
 use tidegate_server::envoy::config::EnvoyConfig;
 use tidegate_server::envoy::proto::{
@@ -106,7 +107,8 @@ pub(crate) async fn open(envoy: InProcess) -> (SocketAddr, ManualClock) {
         let (_drainer, drain) = drain::channel();
         while let Ok((stream, _)) = listener.accept().await {
             let open = service.metrics().connect(Door::Grpc);
-            let serve = connection::serve(stream, grpc.clone(), open, drain.clone());
+            let serve =
+                connection::serve(stream, grpc.clone(), open, Deadlines::default(), drain.clone());
             tokio::spawn(async move { serve.await.ok() });
         }
     });

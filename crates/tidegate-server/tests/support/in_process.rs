@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tidegate::policy::PolicyRule;
 use tidegate::{ManualClock, Memory, Policy};
 use tidegate_server::active::{Active, Adhoc};
+use tidegate_server::doors::Deadlines;
 use tidegate_server::drain::{self, Drainer};
 use tidegate_server::metrics::Metrics;
 use tidegate_server::resp::connection;
@@ -33,6 +34,10 @@ impl Door {
     }
 
     pub(crate) fn with_tokens(tokens: Tokens) -> Self {
+        Self::with(tokens, Deadlines::default())
+    }
+
+    pub(crate) fn with(tokens: Tokens, deadlines: Deadlines) -> Self {
         let clock = ManualClock::default();
         let metrics = Arc::new(Metrics::default());
         let policy = Policy::new([] as [PolicyRule; 0]).expect("no rules, no fault");
@@ -53,8 +58,8 @@ impl Door {
                     () = begun.begun() => return,
                 };
                 let (stream, _) = accepted.expect("a client");
-                let serve =
-                    connection::serve(stream, served.clone(), tokens.clone(), drain.clone());
+                let (service, tokens) = (served.clone(), tokens.clone());
+                let serve = connection::serve(stream, service, tokens, deadlines, drain.clone());
                 tokio::spawn(async move { serve.await.ok() });
             }
         });

@@ -59,7 +59,7 @@ pub(super) async fn run(
         Ok(next) => next,
         Err(error) => {
             reply.error(error);
-            Next::Continue
+            if session.is_guessing() { Next::Close } else { Next::Continue }
         }
     }
 }

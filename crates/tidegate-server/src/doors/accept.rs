@@ -1,0 +1,185 @@
+//! The loop that lets clients in.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls;
+use tracing::warn;
+
+use super::Deadlines;
+use super::room::Room;
+use super::seldom::Seldom;
+use super::stream::Stream;
+use super::tls::Certificates;
+use crate::drain::Drain;
+use crate::metrics::{Door, Metrics, Refusal};
+
+/// How long the doors stay shut when the system has no room for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// When TCP begins to ask whether a silent client is still there, how often it asks, and how many times.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_INTERVAL: Duration = Duration::from_secs(20);
+const PROBES: u32 = 3;
+
+/// A door and who watches it.
+#[derive(Clone, Debug)]
+pub struct Entrance {
+    /// Which.
+    pub door: Door,
+    /// Room for clients, which all doors share.
+    pub room: Arc<Room>,
+    /// What clients are shown, if they are shown anything.
+    pub certificates: Option<Arc<Certificates>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// How long clients may take.
+    pub deadlines: Deadlines,
+}
+
+impl Entrance {
+    /// Lets clients in until the server drains.
+    pub async fn open<F>(
+        self,
+        listener: TcpListener,
+        drain: Drain,
+        serve: impl Fn(Stream, Drain) -> F + Clone + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut begun = drain.clone();
+        let mut failing = false;
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = begun.begun() => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    failing = false;
+                    self.let_in(stream, &drain, &serve);
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely. It gets better when somebody leaves, and is told once.
+                    if !failing {
+                        warn!(%error, "cannot accept a connection, trying on");
+                    }
+                    failing = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        // Whoever is at the door already may have asked already.
+        let at_the_door = || tokio::time::timeout(Duration::ZERO, listener.accept());
+        while let Ok(Ok((stream, _))) = at_the_door().await {
+            self.let_in(stream, &drain, &serve);
+        }
+    }
+
+    /// One client, if there is room. Its handshake keeps nobody else waiting.
+    fn let_in<F>(
+        &self,
+        stream: TcpStream,
+        drain: &Drain,
+        serve: &(impl Fn(Stream, Drain) -> F + Clone + Send + 'static),
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Some(place) = self.room.enter(self.door) else {
+            self.turn_away(stream);
+            return;
+        };
+        // What cannot be set is not missed until a machine is gone.
+        let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&probes.with_retries(PROBES));
+        let drain = drain.clone();
+        if self.certificates.is_none() {
+            let served = serve(stream.into(), drain);
+            tokio::spawn(async move {
+                let _place = place;
+                served.await;
+            });
+            return;
+        }
+        let (entrance, serve) = (self.clone(), serve.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let mut begun = drain.clone();
+            let stream = tokio::select! {
+                biased;
+                stream = entrance.agree(stream) => stream,
+                () = begun.begun() => return,
+            };
+            if let Some(stream) = stream {
+                serve(stream, drain).await;
+            }
+        });
+    }
+
+    /// Says at once that there is no room, as Redis does. Left to wait in the queue of the system, a client would
+    /// find out by its own deadline only, and could not try another server before that.
+    fn turn_away(&self, stream: TcpStream) {
+        static SELDOM: Seldom = Seldom::new();
+        self.metrics.count_refused(self.door, Refusal::Full);
+        if let Some(kept_back) = SELDOM.pass() {
+            let door = self.door.name();
+            warn!(
+                door,
+                kept_back, "too many clients; raise --max-connections, or find out who keeps them"
+            );
+        }
+        let told: &[u8] = match (&self.certificates, self.door) {
+            // Nobody could read it.
+            (Some(_), _) | (None, Door::Grpc) => return,
+            (None, Door::Resp) => b"-ERR max number of clients reached\r\n",
+            (None, Door::Http) => {
+                b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+            }
+        };
+        // A new connection has room for a line. If not, it ends without.
+        let socket = SockRef::from(&stream);
+        let _ = socket.send(told).and_then(|_| socket.shutdown(std::net::Shutdown::Write));
+    }
+
+    /// The client with TLS, unless it does not get there in time.
+    async fn agree(&self, stream: TcpStream) -> Option<Stream> {
+        static SELDOM: Seldom = Seldom::new();
+        let config = self.certificates.as_ref()?.config(self.door);
+        let agreed = TlsAcceptor::from(config).accept(stream);
+        let error = match tokio::time::timeout(self.deadlines.handshake, agreed).await {
+            Ok(Ok(stream)) => return Some(Stream::Tls(Box::new(stream))),
+            Ok(Err(error)) => error,
+            Err(late) => late.into(),
+        };
+        self.metrics.count_refused(self.door, Refusal::Handshake);
+        let kept_back = SELDOM.pass()?;
+        let door = self.door.name();
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        if matches!(cause, Some(rustls::Error::InvalidMessage(_))) {
+            warn!(
+                door,
+                kept_back,
+                "a client does not speak TLS; use https, rediss or TLS for gRPC on this port"
+            );
+        } else {
+            warn!(door, kept_back, %error, "a client could not agree on TLS");
+        }
+        None
+    }
+}
+
+/// Tells that a client speaks TLS where there is none.
+pub(crate) fn tell_of_tls(door: Door) {
+    static SELDOM: Seldom = Seldom::new();
+    if let Some(kept_back) = SELDOM.pass() {
+        let door = door.name();
+        warn!(
+            door,
+            kept_back,
+            "a client speaks TLS, and this door has no certificate; use http, redis or plain gRPC"
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! What goes on over one connection: whether anybody waits for anything, and for how long already.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use hyper::body::Body;
+
+use super::kept::Kept;
+
+/// What goes on over one connection.
+///
+/// The connection looks at it now and then, at a pulse. An answer that had begun before the pulse before the last and
+/// has not been taken since is stuck: over HTTP/2 a client can keep answers from being sent without the connection
+/// noticing, and each is kept in memory until it goes.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// Requests that have begun.
+    begun: AtomicU64,
+    /// Of these, the ones that have not ended.
+    in_flight: AtomicUsize,
+    /// Pulses so far.
+    pulses: AtomicUsize,
+    /// Answers that are being taken, by whether they began at an even or an odd pulse.
+    answers: [AtomicUsize; 2],
+    /// The client does not take what is written.
+    stalls: AtomicBool,
+}
+
+impl Activity {
+    /// Requests that have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Does nobody wait for anything?
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0
+    }
+
+    /// Does the client not take what is written?
+    pub(super) fn stalls(&self) -> bool {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// It does not.
+    pub(super) fn note_stall(&self) {
+        self.stalls.store(true, Ordering::Relaxed);
+    }
+
+    /// It has taken all of it.
+    pub(super) fn note_flush(&self) {
+        self.stalls.store(false, Ordering::Relaxed);
+    }
+
+    /// A request begins.
+    pub(super) fn begin(self: &Arc<Self>) -> Asked {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        Asked { activity: self.clone(), answering_since: None }
+    }
+
+    /// Time goes on. Is an answer stuck?
+    pub(super) fn beat(&self) -> bool {
+        let pulse = self.pulses.fetch_add(1, Ordering::Relaxed) + 1;
+        self.answers[pulse % 2].load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A request that has begun; dropped, it has ended.
+#[derive(Debug)]
+pub(super) struct Asked {
+    activity: Arc<Activity>,
+    answering_since: Option<usize>,
+}
+
+impl Asked {
+    /// It ends when this body was taken, or nobody wants it any more.
+    pub(super) fn until_taken<B: Body>(mut self, body: B) -> Kept<B, Self> {
+        // Of those without a length some go on for ever, and hold nothing.
+        if body.size_hint().exact().is_some_and(|len| len > 0) {
+            let pulse = self.activity.pulses.load(Ordering::Relaxed) % 2;
+            self.activity.answers[pulse].fetch_add(1, Ordering::Relaxed);
+            self.answering_since = Some(pulse);
+        }
+        Kept::new(body, self)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(pulse) = self.answering_since {
+            self.activity.answers[pulse].fetch_sub(1, Ordering::Relaxed);
+        }
+        self.activity.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::{Empty, Full};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_not_taken_is_stuck_at_the_second_pulse() {
+        let activity = Arc::new(Activity::default());
+        assert!(activity.is_idle());
+        let answer = activity.begin().until_taken(Full::new(Bytes::from_static(b"text")));
+        assert!(!activity.is_idle() && activity.begun() == 1);
+        assert!(!activity.beat());
+        let later = activity.begin().until_taken(Full::new(Bytes::from_static(b"text")));
+        assert!(activity.beat(), "the first");
+        drop(answer);
+        assert!(activity.beat(), "the second now, too");
+        drop(later);
+        assert!(!activity.beat() && activity.is_idle());
+    }
+
+    #[test]
+    fn a_question_may_take_its_time() {
+        let activity = Arc::new(Activity::default());
+        let asked = activity.begin();
+        assert!((0..10).all(|_| !activity.beat()) && !activity.is_idle());
+        let empty = asked.until_taken(Empty::<Bytes>::new());
+        assert!((0..10).all(|_| !activity.beat()));
+        drop(empty);
+        assert!(activity.is_idle());
+    }
+}
