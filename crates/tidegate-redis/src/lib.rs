@@ -13,6 +13,8 @@
 //!   primary is, `cluster` which server has a slot, and `shards` which of them a call asks.
 //! - `classify` says what an error of a server means. `resets` counts how often a server may have lost what it had.
 //!   `confirm` has replicas confirm what was written, if it is to count only then.
+//! - [`Client`] runs scripts for limiters that other programs have laid out, on the engine's connections:
+//!   [`redisson`] and [`spring`] share theirs with Java.
 //! - `across` decides calls whose subjects lie in several slots. `unheard` ends holds whose answer nobody got.
 
 mod across;
@@ -20,6 +22,7 @@ mod address;
 mod batch;
 mod builder;
 mod classify;
+mod client;
 mod cluster;
 mod confirm;
 mod dial;
@@ -27,6 +30,7 @@ mod engine;
 mod greeting;
 mod keys;
 mod link;
+pub mod redisson;
 mod reply;
 mod request;
 mod resets;
@@ -37,6 +41,7 @@ mod seen;
 mod sentinel;
 mod shards;
 mod slot;
+pub mod spring;
 mod tls;
 mod unheard;
 mod url;
@@ -45,11 +50,13 @@ mod url;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/redis.md")]
 #[doc = include_str!("../../../docs/cluster.md")]
+#[doc = include_str!("../../../docs/redisson.md")]
 #[doc = include_str!("../../../docs/choosing.md")]
 #[doc = include_str!("../../../docs/reliability.md")]
 pub struct Documentation;
 
 pub use builder::{InvalidSettings, RedisBuilder};
+pub use client::{Client, Taken};
 pub use engine::Redis;
 pub use script::{checks_text, script_text};
 pub use tls::InvalidTls;

@@ -62,6 +62,16 @@ pub(crate) enum Covers {
     All,
 }
 
+impl Script {
+    /// Of these files, one behind the other.
+    pub(crate) fn of(files: &[&str]) -> Self {
+        // Effects are replicated, not the script: it reads the clock. Redis 7 does so anyway.
+        let text = format!("redis.replicate_commands()\n{}", files.join("\n"));
+        let digest = sha1_smol::Sha1::from(&text).digest().to_string();
+        Self { text, digest }
+    }
+}
+
 impl Covers {
     /// What a call over these algorithms needs.
     pub(crate) fn of(mut algorithms: impl Iterator<Item = Algorithm>) -> Self {
@@ -105,10 +115,6 @@ impl Covers {
             Self::One(Algorithm::Concurrency) => &[CONCURRENCY],
             Self::All => &[BUCKET, STEPS, FIXED, LOG, APPROXIMATE, CONCURRENCY],
         };
-        let files = [&[PRELUDE], algorithms, &[HOLDS, FORECAST, PARTS, last]].concat();
-        // Effects are replicated, not the script: it reads the clock. Redis 7 does so anyway.
-        let text = format!("redis.replicate_commands()\n{}", files.join("\n"));
-        let digest = sha1_smol::Sha1::from(&text).digest().to_string();
-        Script { text, digest }
+        Script::of(&[&[PRELUDE], algorithms, &[HOLDS, FORECAST, PARTS, last]].concat())
     }
 }

@@ -1,0 +1,256 @@
+//! One limiter, asked.
+
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::{EngineError, Micros, Outcome};
+
+use super::error::Error;
+use super::line::Line;
+use super::names::Names;
+use super::rate::Rate;
+use super::unheard::Unheard;
+use super::words::Ask;
+use crate::client::{Client, Taken, Writes, numbers};
+use crate::link::race;
+use crate::reply::unreadable;
+
+/// A limiter of Redisson, by its name. Clones are the same one.
+///
+/// Every answer counts by Redis's clock, which is one for all; Java's entries by the clock of whoever made them.
+#[derive(Clone)]
+pub struct RateLimiter {
+    client: Client,
+    names: Arc<Names>,
+    line: Arc<Line>,
+}
+
+impl RateLimiter {
+    /// The limiter that Java has as `redisson.getRateLimiter(name)`. Nothing is asked yet.
+    pub fn new(client: &Client, name: &str) -> Self {
+        let names = Names::new(name, client.id()).into();
+        Self { client: client.clone(), names, line: client.lines().line(name) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.names.name()
+    }
+
+    /// Sets the rate if there is none. False if there is one, which then stays.
+    pub async fn try_set_rate(&self, rate: Rate) -> Result<bool, Error> {
+        self.configure("try", rate).await
+    }
+
+    /// Sets the rate and begins anew: what was taken no longer counts, in `PerClient` mode of this client.
+    pub async fn set_rate(&self, rate: Rate) -> Result<(), Error> {
+        self.configure("set", rate).await.map(drop)
+    }
+
+    /// Sets the rate, and what was taken goes on counting; of another [`Mode`](super::Mode) it begins anew. False if
+    /// there is no limiter yet.
+    pub async fn update_rate(&self, rate: Rate) -> Result<bool, Error> {
+        self.configure("update", rate).await
+    }
+
+    /// Takes `permits` if there are as many now. Asking for none takes nothing and tells what is left.
+    pub async fn try_acquire(&self, permits: u32) -> Result<Taken, Error> {
+        let id = random()?;
+        let unheard = Unheard::new(self, permits, id);
+        let answer = self.ask(Ask::Take, &[permits.to_string().as_bytes(), b"take", &id]).await;
+        let answer = unheard.hear(answer)?;
+        let taken = taken(permits, &answer)?;
+        if !taken.allowed() {
+            self.line.turned_away(Micros::new(natural(&answer, 3)?));
+        }
+        Ok(taken)
+    }
+
+    /// Takes `permits`, and waits for them until `timeout` has passed; first come first served among the limiters
+    /// of this name on the same [`Client`]. Answers at once when they cannot come in time.
+    ///
+    /// Dropped while it waits it takes nothing; dropped while it asks it gives back what it may have got.
+    pub async fn try_acquire_for(&self, permits: u32, timeout: Duration) -> Result<Taken, Error> {
+        let end = self.after(timeout.into());
+        let mut turn = pin!(self.line.turn.lock());
+        // It stands in the line from here on, before it does anything that takes time.
+        let turn = match poll_fn(|cx| Poll::Ready(turn.as_mut().poll(cx))).await {
+            Poll::Ready(turn) => turn,
+            Poll::Pending => {
+                let look = self.look(permits).await?;
+                if self.again(&look) > end {
+                    return Ok(look.untaken());
+                }
+                let turn = async { Some(turn.await) };
+                let late = async {
+                    self.client.clock().sleep_until(end).await;
+                    None
+                };
+                match race(turn, late).await {
+                    Some(turn) => turn,
+                    None => return Ok(self.look(permits).await?.untaken()),
+                }
+            }
+        };
+        let clock = self.client.clock();
+        let came = clock.elapsed();
+        let next = self.line.next(came);
+        clock.sleep_until(next.min(end)).await;
+        let mut has_waited = next > came;
+        let taken = loop {
+            // Asked for before the answer, so that nothing is missed that is given back behind it.
+            let released = self.line.released.notified();
+            let taken = self.try_acquire(permits).await?;
+            let again = self.again(&taken);
+            if taken.allowed() && has_waited {
+                self.line.served(clock.elapsed());
+            }
+            if taken.allowed() || again > end {
+                break taken;
+            }
+            has_waited = true;
+            race(released, clock.sleep_until(again)).await;
+        };
+        drop(turn);
+        Ok(taken)
+    }
+
+    /// Takes `permits`, and waits for them as long as it takes; otherwise as
+    /// [`try_acquire_for`](Self::try_acquire_for).
+    pub async fn acquire(&self, permits: u32) -> Result<(), Error> {
+        loop {
+            if self.try_acquire_for(permits, Duration::MAX).await?.allowed() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives `permits` back, the oldest first, and says how many came back: no more than were taken, nor than
+    /// 1,000 entries have.
+    pub async fn release(&self, permits: u32) -> Result<u64, Error> {
+        if permits == 0 {
+            return Ok(0);
+        }
+        let answer = self.ask(Ask::Release, &[permits.to_string().as_bytes(), &random()?]).await?;
+        let given = natural(&answer, 1)?;
+        self.line.released.notify_one();
+        Ok(given)
+    }
+
+    /// How many permits there are now. Writes nothing.
+    pub async fn available_permits(&self) -> Result<u64, Error> {
+        Ok(self.look(0).await?.remaining)
+    }
+
+    /// The rate, if there is one.
+    pub async fn config(&self) -> Result<Option<Rate>, Error> {
+        let words = [self.name(), "rate", "interval", "type", "keepAliveTime"];
+        let answer = self.client.call(self.name(), "HMGET", &words[..], Writes::No).await?;
+        let Value::Array(fields) = answer else { return Err(unreadable(false).into()) };
+        Ok(Rate::read(&fields).map_err(|()| unreadable(false))?)
+    }
+
+    /// Forgets the limiter after `span`, in whole milliseconds, rounded up. A limiter with a keep-alive time lives
+    /// on when it is used. False if there is none.
+    pub async fn expire(&self, span: Duration) -> Result<bool, Error> {
+        let ms = span.min(Rate::LONGEST).as_nanos().div_ceil(1_000_000).to_string();
+        let answer = self.ask(Ask::Expire, &[ms.as_bytes()]).await?;
+        Ok(first(&answer)? == 1)
+    }
+
+    /// Forgets the limiter: its rate, what was taken of all, and what was taken of this client. False if there was
+    /// none.
+    pub async fn delete(&self) -> Result<bool, Error> {
+        let answer =
+            self.client.call(self.name(), "DEL", &self.names.keys()[..], Writes::Yes).await?;
+        match answer {
+            Value::Int(keys) => Ok(keys > 0),
+            _ => Err(unreadable(true).into()),
+        }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Takes an entry back.
+    pub(super) async fn undo(&self, permits: u32, id: [u8; 16]) -> Result<(), EngineError> {
+        self.ask(Ask::Undo, &[permits.to_string().as_bytes(), &id]).await?;
+        self.line.released.notify_one();
+        Ok(())
+    }
+
+    async fn look(&self, permits: u32) -> Result<Taken, Error> {
+        taken(permits, &self.ask(Ask::Take, &[permits.to_string().as_bytes(), b"look", b""]).await?)
+    }
+
+    async fn configure(&self, how: &str, rate: Rate) -> Result<bool, Error> {
+        let fields = rate.fields();
+        let mut words = vec![how.as_bytes()];
+        let id = random()?;
+        words.push(&id);
+        words.extend(fields.iter().map(String::as_bytes));
+        let answer = self.ask(Ask::Configure, &words).await?;
+        Ok(first(&answer)? == 1)
+    }
+
+    async fn ask(&self, ask: Ask, words: &[&[u8]]) -> Result<Vec<i64>, EngineError> {
+        let instant = self.client.instant();
+        let args = [&[instant.as_bytes()], words].concat();
+        let answer = self.client.run(ask.script(), &self.names.keys(), &args).await?;
+        numbers(&answer)
+    }
+
+    /// When it is worth asking again.
+    fn again(&self, taken: &Taken) -> Micros {
+        self.after(taken.retry_after().unwrap_or_default().into())
+    }
+
+    fn after(&self, span: Micros) -> Micros {
+        self.client.clock().elapsed().saturating_add(span)
+    }
+}
+
+fn taken(permits: u32, answer: &[i64]) -> Result<Taken, Error> {
+    let outcome = match first(answer)? {
+        1 => Outcome::Allow,
+        0 => Outcome::RetryAfter(Micros::new(natural(answer, 2)?)),
+        3 => return Err(Error::AboveRate { permits, rate: natural(answer, 1)? }),
+        _ => return Err(unreadable(true).into()),
+    };
+    Ok(Taken { outcome, remaining: natural(answer, 1)? })
+}
+
+/// The word with which every answer begins.
+fn first(answer: &[i64]) -> Result<i64, Error> {
+    match answer.first() {
+        Some(2) => Err(Error::NotInitialized),
+        Some(first) => Ok(*first),
+        None => Err(unreadable(true).into()),
+    }
+}
+
+/// What comes with it at `place`, if it is that of a limiter that there is.
+fn natural(answer: &[i64], place: usize) -> Result<u64, Error> {
+    first(answer)?;
+    let number = answer.get(place).and_then(|number| u64::try_from(*number).ok());
+    number.ok_or_else(|| unreadable(true).into())
+}
+
+/// An id for an entry, of as many bytes as Redisson's.
+fn random() -> Result<[u8; 16], EngineError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(EngineError::unavailable)?;
+    Ok(id)
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

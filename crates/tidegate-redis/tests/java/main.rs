@@ -1,0 +1,32 @@
+//! Limiters that are shared with Java: Redisson's and Spring Cloud Gateway's.
+//!
+//! - `ours`: what they promise, with nobody else on them. `waiting`: those who wait for permits. `places`: a Cluster,
+//!   sentinels, and a user who may do little.
+//! - `mistakes`: where Redisson's own scripts err, taken from its jar, and ours do not. `traces`: random histories
+//!   of both against a model.
+//! - `interop`: a real Redisson in a process of its own, of each version. `race`: both at once, and a checker that
+//!   trusts neither.
+//! - `spring`: the other bucket, beside the script in the real jar. `costs`: what it all takes in Redis.
+//!
+//! Without Java, and what `interop/redisson/fetch` gets, the parts that need it say so and end.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../support/cluster.rs"]
+mod cluster;
+mod costs;
+mod driver;
+mod interop;
+mod lab;
+mod mistakes;
+mod ours;
+mod places;
+mod race;
+#[path = "../support/sentinel.rs"]
+mod sentinel;
+#[path = "../support/server.rs"]
+mod server;
+mod spring;
+mod theirs;
+mod traces;
+mod waiting;

@@ -1,0 +1,80 @@
+//! Wherever Redis is: behind sentinels, in a Cluster, and for a user who may do little.
+
+use std::time::Duration;
+
+use tidegate_redis::redisson::{Mode, Rate, RateLimiter};
+use tidegate_redis::spring::{self, Bucket};
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::Cluster;
+use crate::lab::{NAME, PATIENCE, client, overall};
+use crate::sentinel::Watched;
+use crate::server::Server;
+
+#[tokio::test]
+async fn the_user_of_the_page_may_do_all_that_is_needed() {
+    const PAGE: &str = include_str!("../../../../docs/redisson.md");
+    let server = Server::start();
+    for line in PAGE.lines().filter(|line| line.starts_with("ACL SETUSER ")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(server.cli(&words), "OK", "{line}");
+    }
+    let client = client(&format!("redis://shared:change-me@127.0.0.1:{}", server.port()));
+    let limiter = RateLimiter::new(&client, NAME);
+    let minute = Duration::from_secs(60);
+    for rate in [overall(5).keep_alive(minute).unwrap(), overall(10), overall(5)] {
+        limiter.try_set_rate(rate).await.unwrap();
+        limiter.acquire(2).await.unwrap();
+        limiter.update_rate(rate).await.unwrap();
+        limiter.release(1).await.unwrap();
+        limiter.set_rate(rate).await.unwrap();
+        limiter.acquire(3).await.unwrap();
+        // An entry is cut, and another is lost.
+        assert_eq!(limiter.release(1).await.unwrap(), 1);
+        limiter.update_rate(overall(1)).await.unwrap();
+        server.cli(&["DEL", "{orders}:permits"]);
+        assert!(!limiter.try_acquire(1).await.unwrap().allowed());
+        assert_eq!(limiter.config().await.unwrap(), Some(overall(1)));
+        assert!(limiter.expire(minute).await.unwrap());
+        limiter.available_permits().await.unwrap();
+        assert!(limiter.delete().await.unwrap());
+    }
+    let bucket = Bucket::new(10, 20).unwrap();
+    let spring = spring::RateLimiter::new(&client, bucket);
+    assert!(spring.try_acquire("orders.user-42", 1).await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn behind_sentinels_it_follows_the_primary() {
+    let watched = Watched::start();
+    let limiter = RateLimiter::new(&client(&watched.url()), NAME);
+    let hour = Duration::from_secs(3_600);
+    assert!(limiter.try_set_rate(Rate::new(Mode::Overall, 5, hour).unwrap()).await.unwrap());
+    assert!(limiter.try_acquire(3).await.unwrap().allowed());
+    watched.settle();
+    let before = watched.primary();
+    watched.fail_over();
+    let begun = Instant::now();
+    while watched.primary() == before || !matches!(limiter.available_permits().await, Ok(2)) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", limiter.available_permits().await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(limiter.try_acquire(2).await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn a_cluster_is_no_different() {
+    let cluster = Cluster::start();
+    let client = client(&cluster.url());
+    for name in ["a", "b", "c", "{tag}d", "e{tag}"] {
+        let limiter = RateLimiter::new(&client, name);
+        let hour = Duration::from_secs(3_600);
+        assert!(limiter.try_set_rate(Rate::new(Mode::Overall, 5, hour).unwrap()).await.unwrap());
+        assert!(limiter.try_acquire(4).await.unwrap().allowed());
+        assert!(!limiter.try_acquire(2).await.unwrap().allowed());
+        assert_eq!(limiter.release(3).await.unwrap(), 3);
+        assert_eq!(limiter.available_permits().await.unwrap(), 4);
+        assert!(limiter.expire(hour).await.unwrap() && limiter.delete().await.unwrap(), "{name}");
+    }
+    crate::interop::in_a_cluster(&cluster, &client).await;
+}
