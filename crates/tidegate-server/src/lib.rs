@@ -10,7 +10,7 @@
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
-//! - [`metrics`], [`hottest`], [`logs`]: what can be seen from outside.
+//! - [`metrics`], [`hottest`], [`logs`]: what can be seen from outside. [`plot`]: pictures of simulations.
 
 pub mod active;
 pub mod cli;
@@ -22,6 +22,7 @@ pub mod hottest;
 pub mod http;
 pub mod logs;
 pub mod metrics;
+pub mod plot;
 pub mod policies;
 pub mod resp;
 pub mod server;

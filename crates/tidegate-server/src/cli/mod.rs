@@ -2,11 +2,12 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`: one command each. `client`: asking a server.
+//! - `serve`, `check`, `validate`, `simulate`: one command each. `client`: asking a server.
 
 mod check;
 mod client;
 mod serve;
+mod simulate;
 mod validate;
 
 use std::error::Error;
@@ -32,6 +33,8 @@ enum Command {
     Check(check::Options),
     /// Say what is wrong with policy files: exit code 0 if nothing, 1 if something
     Validate(validate::Options),
+    /// Try limits on imagined traffic, with a table, charts and a picture
+    Simulate(simulate::Options),
 }
 
 /// What became of a command.
@@ -52,6 +55,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Serve(options) => serve::run(options),
         Command::Check(options) => check::run(options),
         Command::Validate(options) => validate::run(options),
+        Command::Simulate(options) => simulate::run(options),
     };
     match outcome {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@
 //!   the document; `operation` and `examples`: its parts.
 //! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
 //! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
-//!   `strict`: their JSON. `status`: health and metrics. `envoy`: what envoyproxy/ratelimit answers.
+//!   `strict`: their JSON. `simulate`: limits on imagined traffic. `status`: health and metrics. `envoy`: what envoyproxy/ratelimit answers.
 //! - [`problem`]: what went wrong. [`connection`]: one client.
 
 mod authorize;
@@ -21,6 +21,7 @@ mod operation;
 pub mod problem;
 mod routes;
 mod rules;
+mod simulate;
 mod status;
 mod strict;
 
@@ -203,6 +204,8 @@ fn is_json(content_type: &[u8]) -> bool {
 pub(crate) fn decision_json(answer: &Answer) -> serde_json::Value {
     serde_json::to_value(bodies::DecisionBody::new(answer)).unwrap_or_default()
 }
+
+pub(crate) use simulate::ReportBody;
 
 /// A JSON value with status 200.
 fn ok(body: &impl serde::Serialize) -> Response {
