@@ -7,7 +7,8 @@
 //!   [`InvalidLimit`] says what is wrong with a bad one.
 //! - The decision, in two steps so that several limits are looked at before any is charged:
 //!   [`Limit::look`] and [`Limit::charge`]; beside them `refund`, `carry`, `rebase` and `expire`.
-//! - [`closest`]: which of a few words someone meant to write.
+//! - [`closest`]: which of a few words someone meant to write. [`Quoted`], [`underline`]: how it is shown
+//!   to them.
 //! - `shape` derives a limit's numbers; `queueing` estimates for those who wait in line.
 //! - One file per algorithm: `bucket`, `steps`, `fixed`, `log`, `approximate`, `concurrency`, each
 //!   an `Arithmetic` over its own kind of [`State`].
@@ -53,7 +54,7 @@ pub use draft::{Algorithm, Draft};
 pub use hold::{Expiry, Hold, Holds};
 pub use invalid::{InvalidLimit, Part};
 pub use limit::{Limit, Standing};
-pub use notation::ParseLimitError;
+pub use notation::{ParseLimitError, Quoted, underline};
 pub use packed::Packed;
 pub use share::Share;
 pub use span::{CalendarUnit, Span};

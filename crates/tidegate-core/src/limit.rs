@@ -8,7 +8,7 @@ use crate::forecast::Forecast;
 use crate::log::{Log, Logged};
 use crate::shape::Shape;
 use crate::state::Kind;
-use crate::{Algorithm, Cost, Holds, Micros, Moment, State, Tick, Verdict};
+use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict};
 
 /// A limit: how much may pass, and how that is counted.
 ///
@@ -106,6 +106,11 @@ impl Limit {
             Shape::Concurrency(_) => None,
             Shape::Fixed(_) | Shape::Logged(_) | Shape::Approximate(_) => Some(span),
         }
+    }
+
+    /// What the count is per: a rate's span, a window's; for `concurrency` the default lease.
+    pub fn span(&self) -> Span {
+        self.draft.span
     }
 
     /// The grain of time on which waits are exact.

@@ -14,6 +14,7 @@
 //!   answer.
 //! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
 //! - `rate_limit` (feature `macros`) puts a limit on an async function.
+//! - `simulate` (a feature) tries limits on imagined traffic.
 //! - `conformance` (a feature) holds any engine to the same claims.
 
 #![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
@@ -36,6 +37,8 @@ mod limiter;
 mod memory;
 pub mod policy;
 mod rule;
+#[cfg(feature = "simulate")]
+pub mod simulate;
 mod sync;
 
 /// The README's examples are run as tests. One of them is of the attribute.

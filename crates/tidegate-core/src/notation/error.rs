@@ -51,15 +51,7 @@ impl ParseLimitError {
     ///
     /// What is not printable ASCII is escaped, so that the carets stand where they should.
     pub fn underline(&self, text: &str) -> String {
-        let end = char_boundary(text, MAX_BYTES.min(text.len()));
-        let cut = |at: usize| text.get(..at.min(end)).unwrap_or(text);
-        let before = columns(cut(self.position.start));
-        let marked = columns(cut(self.position.end)).saturating_sub(before);
-        let rest = if end < text.len() { "..." } else { "" };
-        let marked = if self.position.end > end { marked + rest.len() } else { marked };
-        let (spaces, carets) = (" ".repeat(before), "^".repeat(marked.max(1)));
-        let shown: String = text[..end].chars().flat_map(shown).collect();
-        format!("{shown}{rest}\n{spaces}{carets}")
+        underline(text, &self.position)
     }
 
     pub(super) fn new(
@@ -108,11 +100,26 @@ impl fmt::Display for ParseLimitError {
 
 impl core::error::Error for ParseLimitError {}
 
+/// Two lines: `text`, and carets under the bytes of `position`. What is not printable ASCII is
+/// escaped; after 256 bytes the text is cut.
+pub fn underline(text: &str, position: &Range<usize>) -> String {
+    let end = char_boundary(text, MAX_BYTES.min(text.len()));
+    let cut = |at: usize| text.get(..at.min(end)).unwrap_or(text);
+    let before = columns(cut(position.start));
+    let marked = columns(cut(position.end)).saturating_sub(before);
+    let rest = if end < text.len() { "..." } else { "" };
+    let marked = if position.end > end { marked + rest.len() } else { marked };
+    let (spaces, carets) = (" ".repeat(before), "^".repeat(marked.max(1)));
+    let shown: String = text[..end].chars().flat_map(shown).collect();
+    format!("{shown}{rest}\n{spaces}{carets}")
+}
+
 /// The longest text that is looked at.
 pub(super) const MAX_BYTES: usize = 256;
 
 /// Text in an error: quoted, escaped and, if it is long, cut short.
-pub(super) struct Quoted<'a>(pub(super) &'a str);
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use core::str::FromStr;
 
 use crate::{Limit, Span};
 
-pub use error::ParseLimitError;
+pub use error::{ParseLimitError, Quoted, underline};
 
 mod error;
 #[cfg(test)]

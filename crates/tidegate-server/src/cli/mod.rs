@@ -2,8 +2,8 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`, `health`, `completions`, `man`: one command each; `key`: inspect, reset and explain.
-//!   `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
+//! - `serve`, `check`, `validate`, `simulate`, `health`, `completions`, `man`: one command each; `key`: inspect, reset and
+//!   explain. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
 
 mod asked;
 mod check;
@@ -14,6 +14,7 @@ mod key;
 mod man;
 mod secure;
 mod serve;
+mod simulate;
 mod validate;
 
 use std::error::Error;
@@ -59,6 +60,8 @@ enum Command {
     Explain(key::Options),
     /// Say what is wrong with policy files: exit code 0 if nothing, 1 if something
     Validate(validate::Options),
+    /// Try limits on imagined traffic, with a table, charts and a picture
+    Simulate(simulate::Options),
     /// Ask whether a server can answer: exit code 0 if it can, 1 if not
     Health(health::Options),
     /// Print what a shell needs to complete the command line
@@ -88,6 +91,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Reset(options) => key::run(key::Verb::Reset, options),
         Command::Explain(options) => key::run(key::Verb::Explain, options),
         Command::Validate(options) => validate::run(options),
+        Command::Simulate(options) => simulate::run(options),
         Command::Health(options) => health::run(options),
         Command::Completions(options) => completions::run(options),
         Command::Man(options) => man::run(options),

@@ -96,3 +96,40 @@ pub(super) fn key_in_query() -> [Value; 3] {
         parameter("query", "key", "Whom it concerns, once for each part.", parts),
     ]
 }
+
+/// What becomes of one burst under a limit that takes half of it.
+pub(super) fn simulated() -> Value {
+    json!({
+        "traffic": "burst 10 every 1s for 2s",
+        "seed": 1,
+        "offered": 20,
+        "keys": 1,
+        "busiest_key": 1,
+        "span_us": 2_000_000,
+        "step_us": 1_000_000,
+        "offered_series": [10, 10],
+        "limits": [{
+            "limit": "5/s",
+            "admitted": 10,
+            "denied": 10,
+            "longest_wait_ms": 200,
+            "never": false,
+            "longest_delay_ms": 0,
+            "fairness": null,
+            "passed_series": [5, 5],
+            "passed_later": 0,
+            "denied_series": [5, 5],
+            "parts": [{
+                "limit": "5/s",
+                "denied": 10,
+                "window_us": 1_000_000,
+                "promised": 10,
+                "worst": 5,
+                "worst_begins_us": 0,
+                "worst_key": 1,
+                "window_series": [5, 5],
+                "used_series": [5, 5],
+            }],
+        }],
+    })
+}

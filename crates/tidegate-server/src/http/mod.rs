@@ -6,8 +6,10 @@
 //!   the document; `operation` and `examples`: its parts.
 //! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
 //! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
-//!   `strict`: their JSON. `status`: health and metrics. `envoy`: what envoyproxy/ratelimit answers.
-//! - [`problem`]: what went wrong. [`connection`]: one client; `patience` and `activity`: how long it may take; `kept`: until when.
+//!   `strict`: their JSON. `simulate`: limits on imagined traffic. `status`: health and metrics. `envoy`: what
+//!   envoyproxy/ratelimit answers.
+//! - [`problem`]: what went wrong. [`connection`]: one client; `patience` and `activity`: how long it may take; `kept`:
+//!   until when.
 
 mod activity;
 mod authorize;
@@ -24,6 +26,7 @@ mod patience;
 pub mod problem;
 mod routes;
 mod rules;
+mod simulate;
 mod status;
 mod strict;
 
@@ -251,6 +254,8 @@ pub(crate) fn inspection_json(found: &[(Arc<RuleLimit>, Inspection)]) -> serde_j
 pub(crate) fn explained_json(explained: Explained) -> serde_json::Value {
     serde_json::to_value(keys::ExplainBody::from(explained)).unwrap_or_default()
 }
+
+pub(crate) use simulate::ReportBody;
 
 /// A JSON value with status 200.
 fn ok(body: &impl serde::Serialize) -> Response {

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::bodies::{CheckBody, SettleBody};
 use super::examples::{
     RESERVATION, and, decision, denial, how_it_is, key_in_path, key_in_query, listed, parameter,
-    rule, rule_name,
+    rule, rule_name, simulated,
 };
 use super::keys::{ExplainBody, InspectionBody};
 use super::operation::{Caller, Headers, Operation};
 use super::rules::{RuleBody, RulesBody};
+use super::simulate::{ReportBody, SimulateBody};
 use super::status::StatusBody;
-use super::{Door, authorize, calls, keys, rules, status};
+use super::{Door, authorize, calls, keys, rules, simulate, status};
 use crate::config::RuleFile;
 
 /// One address.
@@ -103,6 +104,7 @@ pub(super) fn others() -> Vec<Route> {
             .get(rules::show, show_rule())
             .put(rules::put, put_rule())
             .delete(rules::delete, delete_rule()),
+        Route::at("/v1/simulate").post(simulate::simulate, simulate_traffic()),
         Route::at("/metrics").get(status::metrics, metrics()),
         Route::at("/healthz").get(status::health, health()),
         Route::at("/readyz").get(status::ready, ready()),
@@ -277,6 +279,17 @@ fn delete_rule() -> Operation {
         .reads([rule_name()])
         .answers_nothing(204, "Taken back.", Headers::Nothing)
         .fails(&[400, 401, 403, 404, 409])
+}
+
+fn simulate_traffic() -> Operation {
+    Operation::new("simulate", Caller::Asker, "Tries limits on imagined traffic.")
+        .takes::<SimulateBody>(json!({
+            "limits": ["fixed-window 100/10s", "sliding-log 100/10s"],
+            "traffic": "burst 100 every 7s for 1m",
+            "seed": 1,
+        }))
+        .answers::<ReportBody>(200, "What came of it.", simulated())
+        .fails(&[400, 401, 408, 413, 415, 503])
 }
 
 fn metrics() -> Operation {

@@ -62,6 +62,7 @@ mod resp_commands;
 mod resp_deadline;
 mod resp_drain;
 mod service;
+mod simulate;
 mod stores;
 mod tls;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::{Folder, Response, Server};
 
 /// Every address and its methods. What is missing here must not be in the document.
-const ADDRESSES: [(&str, &str); 17] = [
+const ADDRESSES: [(&str, &str); 18] = [
     ("/healthz", "get"),
     ("/metrics", "get"),
     ("/openapi.json", "get"),
@@ -26,6 +26,7 @@ const ADDRESSES: [(&str, &str); 17] = [
     ("/v1/reserve", "post"),
     ("/v1/rules", "get"),
     ("/v1/rules/{name}", "delete get put"),
+    ("/v1/simulate", "post"),
 ];
 
 const METHODS: [&str; 8] = ["delete", "get", "head", "options", "patch", "post", "put", "trace"];
@@ -194,7 +195,7 @@ fn every_example_of_a_request_is_answered_with_success() {
         operation.check(&document, &response).unwrap();
         sent += 1;
     }
-    assert_eq!(sent, 8);
+    assert_eq!(sent, 9);
 }
 
 /// The schema of a body and the server agree on what is wrong.
@@ -224,6 +225,15 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
             "/v1/commit",
             json!({ "reservation": "00000000000000000000000000000000" }),
             json!({ "reservation": [null, 1, []], "cost": [-1, 0.5, "1"], "other": [1] }),
+        ),
+        (
+            "post",
+            "/v1/simulate",
+            json!({ "limits": ["5/s"], "traffic": "steady 9/s for 1s" }),
+            json!({
+                "limits": [null, "5/s", [], [5], vec!["5/s"; 17]], "traffic": [null, 5], "seed": [-1, 0.5, "1"],
+                "hold_ms": [0, -1, 86_400_001, "1"], "plot": [1, "yes"], "other": [1],
+            }),
         ),
         (
             "put",
@@ -258,9 +268,9 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
     }
 }
 
-/// What is answered by each rule's `on_store_failure`.
-const ANSWERED_ALONE: [&str; 5] =
-    ["/v1/authorize", "/v1/check", "/v1/explain", "/v1/record", "/v1/reserve"];
+/// What is answered by each rule's `on_store_failure`; and what needs no store, and has 503 for a crowd.
+const ANSWERED_ALONE: [&str; 6] =
+    ["/v1/authorize", "/v1/check", "/v1/explain", "/v1/record", "/v1/reserve", "/v1/simulate"];
 
 /// Every status of every operation, but for 408, which takes its time, and for 503 where each rule
 /// answers for itself while the store is gone: only a memory without room gives no answer there.
@@ -527,6 +537,7 @@ impl Servers {
         self.authorizing(&mut all);
         self.keys(&mut all);
         self.rules(&mut all);
+        self.simulating(&mut all);
         for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
             all.push((&self.guarded, Request::new("get", path)));
             all.push((&self.without_store, Request::new("get", path)));
@@ -637,6 +648,20 @@ impl Servers {
                 (&self.without_store, request("rule=login")),
             ]);
         }
+    }
+
+    fn simulating<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {
+        let post = |body: &Value| Request::new("post", "/v1/simulate").json(body);
+        let body = json!({ "limits": ["5/s", "concurrency 2"], "traffic": "poisson 9/s keys 3", "hold_ms": 9, "plot": true });
+        all.extend([
+            (&self.open, post(&body)),
+            (&self.without_adhoc, post(&body)),
+            (&self.without_store, post(&body)),
+            (&self.open, post(&json!({ "limits": [], "traffic": "steady 1/s" }))),
+            (&self.guarded, post(&body)),
+            (&self.guarded, post(&body).token("check")),
+        ]);
+        self.faulty_bodies("post", "/v1/simulate", all);
     }
 
     fn rules<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {

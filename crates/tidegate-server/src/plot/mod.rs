@@ -1,0 +1,30 @@
+//! Pictures of a simulation: for files and browsers, and for the terminal.
+//!
+//! # Layout
+//!
+//! - [`svg`]: the picture. `panel` draws what became of one candidate, `scale` says where numbers go, `canvas`
+//!   writes the elements and escapes what others have written, `style.css` has the colours of day and night.
+//! - [`in_words`]: a table and charts of characters: `table`, `chart`. `words` writes numbers and spans.
+
+mod canvas;
+mod chart;
+mod panel;
+mod scale;
+mod svg;
+mod table;
+mod words;
+
+pub use chart::{Colours, Terminal};
+pub use svg::svg;
+
+use tidegate::simulate::Report;
+
+/// The numbers as a table, and a chart for each candidate.
+pub fn in_words(report: &Report, terminal: &Terminal) -> String {
+    let mut text = table::table(report);
+    for run in &report.runs {
+        text.push('\n');
+        text.push_str(&chart::chart(report, run, terminal));
+    }
+    text
+}
