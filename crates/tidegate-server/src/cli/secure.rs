@@ -17,13 +17,13 @@ use crate::doors::tls;
 /// Whom to trust, and who one is, with an address that begins with https.
 #[derive(Args, Clone, Default, Debug)]
 pub(super) struct Secure {
-    /// With https: the file that tells who signs the server's certificate; without it whom the system trusts
+    /// With https: who signs the server's certificate [default: the system's]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// With https: the file with a certificate to show to the server
+    /// With https: a certificate to show to the server
     #[arg(long, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
-    /// The file with its key
+    /// Its key
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
