@@ -10,6 +10,7 @@
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
+//! - [`replay`]: access logs through candidate policies.
 //! - [`metrics`], [`hottest`], [`logs`]: what can be seen from outside.
 
 pub mod active;
@@ -23,6 +24,7 @@ pub mod http;
 pub mod logs;
 pub mod metrics;
 pub mod policies;
+pub mod replay;
 pub mod resp;
 pub mod server;
 pub mod service;

@@ -2,13 +2,14 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`: one command each; `key`: inspect, reset and explain. `asked`: what they are about
+//! - `serve`, `check`, `validate`, `replay`: one command each; `key`: inspect, reset and explain. `asked`: what they are about
 //!   and who answers. `client`: asking a server.
 
 mod asked;
 mod check;
 mod client;
 mod key;
+mod replay;
 mod serve;
 mod validate;
 
@@ -44,6 +45,8 @@ enum Command {
     Explain(key::Options),
     /// Say what is wrong with policy files: exit code 0 if nothing, 1 if something
     Validate(validate::Options),
+    /// Send an access log through a policy: who would have been denied, when, and by which rule
+    Replay(replay::Options),
 }
 
 /// What became of a command.
@@ -67,6 +70,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Reset(options) => key::run(key::Verb::Reset, options),
         Command::Explain(options) => key::run(key::Verb::Explain, options),
         Command::Validate(options) => validate::run(options),
+        Command::Replay(options) => replay::run(options),
     };
     match outcome {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
