@@ -77,6 +77,13 @@ impl Hottest {
         }
     }
 
+    /// A key for people to read, as [`Hot::key`] has it.
+    pub(crate) fn shown(key: Key<'_>) -> String {
+        let mut counter = Counter::default();
+        counter.take_over("", key);
+        counter.key
+    }
+
     /// The `n` keys with the most calls lately, most first.
     pub fn top(&self, n: usize, now: Micros) -> Vec<Hot> {
         let mut hot = Vec::with_capacity(Self::CAPACITY);

@@ -10,8 +10,8 @@
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
-//! - [`metrics`], [`hottest`], [`logs`], [`trace`]: what can be seen from outside. [`plot`]: pictures of simulations.
-//!   [`supervisor`]: what systemd is told.
+//! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations.
+//! - [`metrics`], [`hottest`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
 
 pub mod active;
 pub mod cli;
@@ -26,6 +26,7 @@ pub mod logs;
 pub mod metrics;
 pub mod plot;
 pub mod policies;
+pub mod replay;
 pub mod resp;
 pub mod server;
 pub mod service;

@@ -2,8 +2,8 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`, `simulate`, `health`, `completions`, `man`: one command each; `key`: inspect, reset and
-//!   explain. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
+//! - `serve`, `check`, `validate`, `simulate`, `replay`, `health`, `completions`, `man`: one command each; `key`: inspect,
+//!   reset and explain. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
 
 mod asked;
 mod check;
@@ -12,6 +12,7 @@ mod completions;
 mod health;
 mod key;
 mod man;
+mod replay;
 mod secure;
 mod serve;
 mod simulate;
@@ -68,6 +69,8 @@ enum Command {
     Completions(completions::Options),
     /// Print the manual page, or write one for each command
     Man(man::Options),
+    /// Send an access log through a policy: who would have been denied, when, and by which rule
+    Replay(replay::Options),
 }
 
 /// What became of a command.
@@ -95,6 +98,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Health(options) => health::run(options),
         Command::Completions(options) => completions::run(options),
         Command::Man(options) => man::run(options),
+        Command::Replay(options) => replay::run(options),
     };
     match outcome {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

@@ -56,6 +56,7 @@ mod openapi;
 mod outage;
 mod redis_cell;
 mod reload;
+mod replay;
 mod resp_bad_input;
 mod resp_clients;
 mod resp_commands;
