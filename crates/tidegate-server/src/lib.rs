@@ -10,6 +10,7 @@
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
+//! - `unfinished`: how much is kept of requests that are not all there yet.
 //! - [`metrics`], [`hottest`], [`logs`]: what can be seen from outside.
 
 pub mod active;
@@ -28,4 +29,5 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod tokens;
+mod unfinished;
 pub mod watch;

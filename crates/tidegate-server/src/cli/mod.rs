@@ -16,6 +16,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::logs::is_hidden;
+
 /// Decides whether a request may pass now and, if not, when to come back
 #[derive(Parser, Debug)]
 #[command(name = "tidegate", version)]
@@ -70,10 +72,23 @@ pub fn run(arguments: Arguments) -> ExitCode {
 
 /// A line on standard output. Unlike `println!` it does not panic when nobody reads any more.
 fn say(line: impl fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
+    writeln!(io::stdout(), "{}", visible(line))
 }
 
 /// A line on standard error, if there is one.
 fn complain(line: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", visible(line));
+}
+
+/// The same without characters that act on a terminal instead of being seen: some of it is what a server or a file says.
+fn visible(text: impl fmt::Display) -> String {
+    let mut shown = String::new();
+    for c in text.to_string().chars() {
+        if is_hidden(c) && !matches!(c, '\n' | '\t') {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }

@@ -11,6 +11,7 @@ use axum::Router;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body_util::BodyExt;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::{Status, async_trait};
@@ -29,6 +30,7 @@ use crate::drain::Drain;
 use crate::http::token;
 use crate::metrics::Door;
 use crate::tokens::{Access, Tokens};
+use crate::unfinished::{Counted, NoRoom};
 
 /// The longest message in bytes.
 pub const MAX_MESSAGE: usize = 256 << 10;
@@ -135,7 +137,7 @@ where
 
 impl<B> tower::Service<Request<B>> for Grpc
 where
-    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError> + Send + 'static,
 {
     type Response = Response<Body>;
@@ -148,7 +150,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if is_for_limits(request.uri().path()) {
-            let answer = self.limits.call(request);
+            let answer = self.limits.call(request.map(|body| Counted::new(body).map_err(told)));
             return Box::pin(async move {
                 match tokio::time::timeout(DEADLINE, answer).await {
                     Ok(answer) => answer,
@@ -162,6 +164,11 @@ where
         let answer = self.others.call(request);
         Box::pin(async move { answer.await.map(|response| response.map(Body::new)) })
     }
+}
+
+/// An error of a body, as gRPC tells it.
+fn told(error: BoxError) -> BoxError {
+    if error.is::<NoRoom>() { Status::resource_exhausted(NoRoom.to_string()).into() } else { error }
 }
 
 fn is_for_limits(path: &str) -> bool {

@@ -79,11 +79,12 @@ where
         let connection = http2.serve_connection(stream, service);
         return answer(connection, |connection| connection.graceful_shutdown(), drain).await;
     }
+    // Every answer is written before the next request is looked at. Together they would be kept until nothing more
+    // has arrived: megabytes for a client that sends kilobytes of requests and reads nothing.
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_DEADLINE)
         .max_buf_size(MAX_HEAD)
-        .pipeline_flush(true)
         .serve_connection(stream, service);
     answer(connection, |connection| connection.graceful_shutdown(), drain).await
 }

@@ -17,6 +17,7 @@ use crate::drain::Drain;
 use crate::metrics::Door;
 use crate::service::Service;
 use crate::tokens::{Access, Tokens};
+use crate::unfinished::{NoRoom, Unfinished};
 
 /// How long a client may take to read its answers.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
@@ -103,6 +104,7 @@ impl Client {
     /// Answers until one of the two has had enough.
     async fn converse(&mut self, stream: &mut TcpStream, drain: &mut Drain) -> io::Result<Next> {
         let mut buffer = BytesMut::with_capacity(CHUNK);
+        let mut unfinished = Unfinished::default();
         while !drain.has_begun() {
             buffer.reserve(CHUNK);
             let read = tokio::select! {
@@ -117,6 +119,11 @@ impl Client {
             let next = self.answer(&mut buffer, stream).await?;
             if next != Next::Continue {
                 return Ok(next);
+            }
+            if unfinished.has(buffer.len()).is_err() {
+                self.encoder.error(NoRoom::REPLY);
+                self.flush(stream).await?;
+                return Ok(Next::Close);
             }
         }
         self.answer_what_has_arrived(&mut buffer, stream).await
