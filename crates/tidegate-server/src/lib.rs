@@ -10,6 +10,7 @@
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
+//! - `unfinished`: how much is kept of requests that are not all there yet.
 //! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations.
 //! - [`metrics`], [`hottest`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
 
@@ -34,4 +35,5 @@ pub mod store;
 pub mod supervisor;
 pub mod tokens;
 pub mod trace;
+mod unfinished;
 pub mod watch;

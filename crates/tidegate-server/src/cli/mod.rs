@@ -25,6 +25,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::logs::is_hidden;
+
 /// Decides whether a request may pass now and, if not, when to come back
 #[derive(Parser, Debug)]
 #[command(
@@ -69,7 +71,7 @@ enum Command {
     Completions(completions::Options),
     /// Print the manual page, or write one for each command
     Man(man::Options),
-    /// Send an access log through a policy: who would have been denied, when, and by which rule
+    /// Send an access log through a policy: who would have been denied, and when
     Replay(replay::Options),
 }
 
@@ -117,7 +119,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
 
 /// A line on standard output. Unlike `println!` it does not panic when nobody reads any more.
 fn say(line: impl fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
+    writeln!(io::stdout(), "{}", visible(line))
 }
 
 /// A text on standard output. Whoever has read enough of it may go: that is no failure.
@@ -131,5 +133,18 @@ fn print(text: &[u8]) -> io::Result<()> {
 
 /// A line on standard error, if there is one.
 fn complain(line: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", visible(line));
+}
+
+/// The same without characters that act on a terminal instead of being seen: some of it is what a server or a file says.
+fn visible(text: impl fmt::Display) -> String {
+    let mut shown = String::new();
+    for c in text.to_string().chars() {
+        if is_hidden(c) && !matches!(c, '\n' | '\t') {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }

@@ -11,6 +11,7 @@ use axum::Router;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -34,6 +35,7 @@ use crate::http::token;
 use crate::metrics::Door;
 use crate::tokens::{Access, Tokens};
 use crate::trace::Tracer;
+use crate::unfinished::{Counted, NoRoom};
 
 /// The longest message in bytes.
 pub const MAX_MESSAGE: usize = 256 << 10;
@@ -150,7 +152,7 @@ where
 
 impl<B> tower::Service<Request<B>> for Grpc
 where
-    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError> + Send + 'static,
 {
     type Response = Response<Body>;
@@ -167,7 +169,7 @@ where
             if let Err(status) = self.admit(request.headers()) {
                 return Box::pin(std::future::ready(Ok(status.into_http())));
             }
-            let answer = self.limits.call(request);
+            let answer = self.limits.call(request.map(|body| Counted::new(body).map_err(told)));
             return Box::pin(async move {
                 match tokio::time::timeout(DEADLINE, answer).await {
                     Ok(answer) => answer,
@@ -186,6 +188,11 @@ where
         let keep = |body| Body::new(Kept::new(body, place));
         Box::pin(async move { answer.await.map(|response| response.map(keep)) })
     }
+}
+
+/// An error of a body, as gRPC tells it.
+fn told(error: BoxError) -> BoxError {
+    if error.is::<NoRoom>() { Status::resource_exhausted(NoRoom.to_string()).into() } else { error }
 }
 
 fn is_for_limits(path: &str) -> bool {

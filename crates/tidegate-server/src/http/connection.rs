@@ -135,12 +135,13 @@ where
         let connection = http2.serve_connection(stream, service);
         return watch.until_done(connection, |connection| connection.graceful_shutdown()).await;
     }
+    // Every answer is written before the next request is looked at. Together they would be kept until nothing more
+    // has arrived: megabytes for a client that sends kilobytes of requests and reads nothing.
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // Its time would begin with the end of the request before.
         .header_read_timeout(None)
         .max_buf_size(MAX_HEAD)
-        .pipeline_flush(true)
         .serve_connection(stream, service);
     watch.until_done(connection, |connection| connection.graceful_shutdown()).await
 }

@@ -41,7 +41,8 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, StatusCode};
-use http_body_util::LengthLimitError;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body;
 use tidegate::{Inspection, RuleLimit};
 
 use self::bodies::Object;
@@ -57,6 +58,7 @@ use crate::policies::Policies;
 use crate::service::{Answer, Service};
 use crate::tokens::{Access, Tokens};
 use crate::trace::Tracer;
+use crate::unfinished::{Counted, NoRoom};
 
 /// The longest body in bytes.
 const MAX_BODY: usize = 64 << 10;
@@ -190,13 +192,21 @@ async fn read_body(request: Request) -> Result<Bytes, Problem> {
 
 /// The body of a request.
 async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
-    let reading = axum::body::to_bytes(request.into_body(), MAX_BODY);
+    const TOO_LONG: (StatusCode, &str) =
+        (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long; send at most 64 KiB");
+    let body = request.into_body();
+    // What is announced need not come.
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(Problem::new(TOO_LONG.0, TOO_LONG.1));
+    }
+    let reading = Limited::new(Counted::new(body), MAX_BODY).collect();
     let (status, detail) = match tokio::time::timeout(BODY_DEADLINE, reading).await {
-        Ok(Ok(body)) => return Ok(body),
-        Ok(Err(error)) => match error.into_inner().is::<LengthLimitError>() {
-            true => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long; send at most 64 KiB"),
-            false => (StatusCode::BAD_REQUEST, "the body cannot be read"),
-        },
+        Ok(Ok(body)) => return Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => TOO_LONG,
+        Ok(Err(error)) if error.is::<NoRoom>() => {
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, NoRoom.to_string()));
+        }
+        Ok(Err(_)) => (StatusCode::BAD_REQUEST, "the body cannot be read"),
         Err(_) => (StatusCode::REQUEST_TIMEOUT, "the body was too long in coming"),
     };
     Err(Problem::new(status, detail))

@@ -24,6 +24,7 @@ use crate::drain::Drain;
 use crate::metrics::Door;
 use crate::service::Service;
 use crate::tokens::{Access, Tokens};
+use crate::unfinished::{NoRoom, Unfinished};
 
 /// Bytes read at once.
 const CHUNK: usize = 16 << 10;
@@ -131,6 +132,7 @@ impl Client {
     async fn converse(&mut self, stream: &mut Stream, drain: &mut Drain) -> io::Result<Next> {
         let mut buffer = BytesMut::new();
         let mut is_first = true;
+        let mut unfinished = Unfinished::default();
         while !drain.has_begun() {
             buffer.reserve(self.chunk());
             let read = tokio::select! {
@@ -151,6 +153,11 @@ impl Client {
             let next = self.answer(&mut buffer, stream).await?;
             if next != Next::Continue {
                 return Ok(next);
+            }
+            if unfinished.has(buffer.len()).is_err() {
+                self.encoder.error(NoRoom::REPLY);
+                self.flush(stream).await?;
+                return Ok(Next::Close);
             }
         }
         self.answer_what_has_arrived(&mut buffer, stream).await

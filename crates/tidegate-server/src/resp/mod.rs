@@ -4,10 +4,11 @@
 //!
 //! - [`frame`]: bytes to commands. [`reply`]: answers to bytes.
 //! - [`connection`]: one client. `commands`: what it may ask; `session`: what it has told about
-//!   itself.
+//!   itself. [`offline`]: the same without a connection.
 
 mod commands;
 pub mod connection;
 pub mod frame;
+pub mod offline;
 pub mod reply;
 mod session;

@@ -587,7 +587,7 @@ fn a_suggested_limit_is_the_least_that_serves_so_many_keys() {
             "{template}: {fewer} denied at one less, {suggestion}"
         );
         let max = suggestion["need"]["max"].as_u64().unwrap();
-        assert_eq!((denied_at(max).len(), denied_at(max - 1).len() > 0), (0, true), "{template}");
+        assert_eq!((denied_at(max).len(), !denied_at(max - 1).is_empty()), (0, true), "{template}");
     }
 }
 

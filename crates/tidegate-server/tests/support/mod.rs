@@ -156,6 +156,11 @@ impl Http {
         self.0.get_mut().write_all(head.as_bytes()).expect("the door takes a request");
     }
 
+    /// Bytes as they are, at a door that may be shut.
+    pub fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.get_mut().write_all(bytes)
+    }
+
     pub fn receive(&mut self) -> Response {
         self.try_receive().expect("the door answers")
     }

@@ -29,11 +29,16 @@ pub(crate) enum Reply {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the door is open");
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self(BufReader::new(stream))
+        Self::try_connect(address).expect("the door is open")
+    }
+
+    /// The same at a door that may be shut.
+    pub(crate) fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
     }
 
     /// The reply to a command without spaces in its words.
