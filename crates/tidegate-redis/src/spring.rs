@@ -71,7 +71,7 @@ impl RateLimiter {
     /// `KeyResolver` makes of the request, with a dot in between, since version 5; before, the latter alone.
     pub async fn try_acquire(&self, id: &str, tokens: u32) -> Result<Taken, EngineError> {
         static SCRIPT: OnceLock<Script> = OnceLock::new();
-        let script = SCRIPT.get_or_init(|| Script::of(&[include_str!("../lua/spring.lua")]));
+        let script = SCRIPT.get_or_init(|| Script::of(&[include_str!("../lua/spring/take.lua")]));
         let keys =
             ["tokens", "timestamp"].map(|name| format!("request_rate_limiter.{{{id}}}.{name}"));
         let Bucket { rate, capacity } = self.bucket;

@@ -100,8 +100,13 @@ impl Sources {
 
     fn load_from(&self, reader: &Reader) -> Result<Read, Problems> {
         let policy = self.policy.load_from(reader)?;
-        let files = self.tls.as_ref().or(policy.settings.tls.as_ref());
-        let tls = files.map(|files| files.load(reader)).transpose()?;
+        let of_policy = policy.settings.tls.as_ref();
+        let files = self.tls.clone().map(|given| {
+            // Another certificate does not open the doors to everybody.
+            let client_ca = of_policy.and_then(|files| files.client_ca.clone());
+            tls::Files { client_ca: given.client_ca.or(client_ca), ..given }
+        });
+        let tls = files.as_ref().or(of_policy).map(|files| files.load(reader)).transpose()?;
         let Some(EnvoySource { folder, same_domain }) = &self.envoy else {
             return Ok(Read { policy, envoy: None, tls });
         };

@@ -29,7 +29,8 @@ use crate::{
 ///
 /// - **closed**, calls pass. It opens when at least 5 calls of about the last second failed and those are at
 ///   least half of them; or when 5 in a row failed and nobody was answered for 250 ms. No answer is a failure;
-///   a decision is none, nor is a refusal or an error about one key, and a call that is dropped says nothing.
+///   a decision is none, nor is a refusal or an error about one key. A call that is dropped says nothing, nor does
+///   one that is refused before the store is asked.
 /// - **open**, nothing is sent. After 50 to 100 ms one call is let through as a probe; if that fails, the next
 ///   after 100 to 200 ms. A store that says itself that it is not there ([`Health::up`]) is looked at every 20 ms
 ///   instead, which costs no caller anything, and asked once in 0.4 to 0.8 s.

@@ -241,7 +241,7 @@ impl EngineError {
         Self::Unavailable(Arc::new(cause))
     }
 
-    /// The store has answered, and what is wrong is the call or what lies under its keys: a refusal, or a
+    /// What is wrong is the call or what lies under its keys: a refusal, perhaps before the store was asked, or a
     /// [`Misfit`]. It says nothing against the store.
     pub fn is_answer(&self) -> bool {
         match self {
@@ -340,6 +340,13 @@ pub enum Refusal {
     NotImmediate,
     /// The answer has been taken already.
     AnswerTaken,
+}
+
+impl Refusal {
+    /// Has the store found this out? All else is seen from the call alone, before anybody is asked.
+    pub(crate) fn is_of_the_store(&self) -> bool {
+        matches!(self, Self::IdReused | Self::UnknownHold | Self::AlreadySettled)
+    }
 }
 
 impl fmt::Display for Refusal {

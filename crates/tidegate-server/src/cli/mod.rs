@@ -117,9 +117,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// A line on standard output. Unlike `println!` it does not panic when nobody reads any more.
+/// A line on standard output.
 fn say(line: impl fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{}", visible(line))
+    print(format!("{}\n", visible(line)).as_bytes())
 }
 
 /// A text on standard output. Whoever has read enough of it may go: that is no failure.
@@ -137,11 +137,14 @@ fn complain(line: impl fmt::Display) {
 }
 
 /// The same without characters that act on a terminal instead of being seen: some of it is what a server or a file says.
+/// They are written as JSON has them, since some of it is JSON.
 fn visible(text: impl fmt::Display) -> String {
     let mut shown = String::new();
     for c in text.to_string().chars() {
         if is_hidden(c) && !matches!(c, '\n' | '\t') {
-            shown.extend(c.escape_default());
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                shown.push_str(&format!("\\u{unit:04x}"));
+            }
         } else {
             shown.push(c);
         }

@@ -20,6 +20,8 @@ use crate::metrics::{Door, Metrics, Refusal};
 
 /// How long the doors stay shut when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// So many wait at a door at most, as systems have it.
+const MOST_AT_THE_DOOR: usize = 4_096;
 /// When TCP begins to ask whether a silent client is still there, how often it asks, and how many times.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_INTERVAL: Duration = Duration::from_secs(20);
@@ -72,9 +74,10 @@ impl Entrance {
                 }
             }
         }
-        // Whoever is at the door already may have asked already.
-        let at_the_door = || tokio::time::timeout(Duration::ZERO, listener.accept());
-        while let Ok(Ok((stream, _))) = at_the_door().await {
+        // Whoever is at the door already may have asked already. Others may go on coming.
+        for _ in 0..MOST_AT_THE_DOOR {
+            let waiting = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+            let Ok(Ok((stream, _))) = waiting else { break };
             self.let_in(stream, &drain, &serve);
         }
     }

@@ -29,6 +29,7 @@ use super::proto::{self, RateLimitRequest, RateLimitResponse};
 use super::service::{Enforcement, Fault, RateLimits};
 use crate::doors::panics::{Panicked, caught};
 use crate::drain::Drain;
+use crate::http::activity::Lasts;
 use crate::http::connection::Sorry;
 use crate::http::kept::Kept;
 use crate::http::token;
@@ -45,6 +46,7 @@ const MAX_ASIDE: usize = 4 << 10;
 const MAX_ASIDES: usize = 1_024;
 /// How long a request may take, most of all to arrive.
 const DEADLINE: Duration = Duration::from_secs(10);
+const TOO_LONG: &str = "the request was too long in coming, or its answer";
 /// How often health looks how the store is.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// The services whose health is told: all together, as envoyproxy/ratelimit calls itself, and by its name.
@@ -173,21 +175,39 @@ where
             return Box::pin(async move {
                 match tokio::time::timeout(DEADLINE, answer).await {
                     Ok(answer) => answer,
-                    Err(_) => {
-                        let told = "the request was too long in coming";
-                        Ok(Status::deadline_exceeded(told).into_http())
-                    }
+                    Err(_) => Ok(Status::deadline_exceeded(TOO_LONG).into_http()),
                 }
             });
         }
-        let Ok(place) = self.room_for_others.clone().try_acquire_owned() else {
-            let told = "too many ask for health or reflection at once";
-            return Box::pin(std::future::ready(Ok(Status::resource_exhausted(told).into_http())));
+        let place = match lasts(request.uri().path()) {
+            Lasts::UntilTaken => None,
+            Lasts::AsLongAsWanted => match self.room_for_others.clone().try_acquire_owned() {
+                Ok(place) => Some(place),
+                Err(_) => {
+                    let told = "too many watch health or ask for reflection at once";
+                    let full = Status::resource_exhausted(told).into_http();
+                    return Box::pin(std::future::ready(Ok(full)));
+                }
+            },
         };
         let answer = self.others.call(request);
-        let keep = |body| Body::new(Kept::new(body, place));
-        Box::pin(async move { answer.await.map(|response| response.map(keep)) })
+        Box::pin(async move {
+            let mut response = match tokio::time::timeout(DEADLINE, answer).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(never)) => match never {},
+                Err(_) => return Ok(Status::deadline_exceeded(TOO_LONG).into_http()),
+            };
+            if place.is_some() {
+                response.extensions_mut().insert(Lasts::AsLongAsWanted);
+            }
+            Ok(response.map(|body| Body::new(Kept::new(body, place))))
+        })
     }
+}
+
+/// What is asked about health comes at once; watching it, and reflection, go on.
+fn lasts(path: &str) -> Lasts {
+    if path.ends_with("/Check") { Lasts::UntilTaken } else { Lasts::AsLongAsWanted }
 }
 
 /// An error of a body, as gRPC tells it.

@@ -61,9 +61,22 @@ impl Activity {
 
     /// Time goes on. Is an answer stuck?
     pub(super) fn beat(&self) -> bool {
-        let pulse = self.pulses.fetch_add(1, Ordering::Relaxed) + 1;
-        self.answers[pulse % 2].load(Ordering::Relaxed) > 0
+        // Nobody else counts them. An answer that begins meanwhile belongs to the pulse before.
+        let next = self.pulses.load(Ordering::Relaxed) + 1;
+        let stuck = self.answers[next % 2].load(Ordering::Relaxed) > 0;
+        self.pulses.store(next, Ordering::Relaxed);
+        stuck
     }
+}
+
+/// How long an answer may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lasts {
+    /// Not much longer than it takes to send it.
+    UntilTaken,
+    /// For as long as the client likes; how many there are is bounded elsewhere. Such an answer has this among its
+    /// extensions.
+    AsLongAsWanted,
 }
 
 /// A request that has begun; dropped, it has ended.
@@ -75,9 +88,8 @@ pub(super) struct Asked {
 
 impl Asked {
     /// It ends when this body was taken, or nobody wants it any more.
-    pub(super) fn until_taken<B: Body>(mut self, body: B) -> Kept<B, Self> {
-        // Of those without a length some go on for ever, and hold nothing.
-        if body.size_hint().exact().is_some_and(|len| len > 0) {
+    pub(super) fn until_taken<B: Body>(mut self, body: B, lasts: Lasts) -> Kept<B, Self> {
+        if lasts == Lasts::UntilTaken && !body.is_end_stream() {
             let pulse = self.activity.pulses.load(Ordering::Relaxed) % 2;
             self.activity.answers[pulse].fetch_add(1, Ordering::Relaxed);
             self.answering_since = Some(pulse);
@@ -106,10 +118,12 @@ mod tests {
     fn an_answer_that_is_not_taken_is_stuck_at_the_second_pulse() {
         let activity = Arc::new(Activity::default());
         assert!(activity.is_idle());
-        let answer = activity.begin().until_taken(Full::new(Bytes::from_static(b"text")));
+        let answer =
+            activity.begin().until_taken(Full::new(Bytes::from_static(b"text")), Lasts::UntilTaken);
         assert!(!activity.is_idle() && activity.begun() == 1);
         assert!(!activity.beat());
-        let later = activity.begin().until_taken(Full::new(Bytes::from_static(b"text")));
+        let later =
+            activity.begin().until_taken(Full::new(Bytes::from_static(b"text")), Lasts::UntilTaken);
         assert!(activity.beat(), "the first");
         drop(answer);
         assert!(activity.beat(), "the second now, too");
@@ -122,7 +136,7 @@ mod tests {
         let activity = Arc::new(Activity::default());
         let asked = activity.begin();
         assert!((0..10).all(|_| !activity.beat()) && !activity.is_idle());
-        let empty = asked.until_taken(Empty::<Bytes>::new());
+        let empty = asked.until_taken(Empty::<Bytes>::new(), Lasts::UntilTaken);
         assert!((0..10).all(|_| !activity.beat()));
         drop(empty);
         assert!(activity.is_idle());

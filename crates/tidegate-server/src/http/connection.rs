@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, sleep};
 use tower::{BoxError, Service};
 
-use super::activity::Activity;
+use super::activity::{Activity, Lasts};
 use super::patience::{Patient, Spoken};
 use crate::doors::Deadlines;
 use crate::doors::accept::tell_of_tls;
@@ -114,7 +114,8 @@ where
                     S::sorry()
                 }
             };
-            Ok::<_, Infallible>(response.map(|body| asked.until_taken(body)))
+            let lasts = response.extensions().get().copied().unwrap_or(Lasts::UntilTaken);
+            Ok::<_, Infallible>(response.map(|body| asked.until_taken(body, lasts)))
         }
     });
     let watch = Watch { activity, deadlines, spoken, drain };

@@ -11,7 +11,7 @@
 //! - [`problem`]: what went wrong. [`connection`]: one client; `patience` and `activity`: how long it may take; `kept`:
 //!   until when.
 
-mod activity;
+pub(crate) mod activity;
 mod authorize;
 mod bodies;
 mod calls;

@@ -7,15 +7,17 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memmem, memrchr};
 
 use super::entry::{Entry, Fault, Origin, address};
 use super::instant::CommonTime;
 
 pub(super) fn parse<'a>(line: &'a [u8], time: &mut CommonTime) -> Result<Entry<'a>, Fault> {
-    let bracket = memchr(b'[', line).ok_or("no [time] in it")?;
+    // The user before it is whatever a client says, but for quotes.
+    let behind = memmem::find(line, b"] \"").ok_or("no [time] in it")?;
+    let bracket = memrchr(b'[', &line[..behind]).ok_or("no [time] in it")?;
     let (before, rest) = (&line[..bracket], &line[bracket + 1..]);
-    let end = memchr(b']', rest).ok_or("no [time] in it")?;
+    let end = behind - bracket - 1;
     let at = time.parse(&rest[..end]).ok_or("the time is not like 10/Oct/2000:13:55:36 -0700")?;
     let mut entry = Entry::new(at);
     let mut words = before.split(|&b| b == b' ').filter(|word| !word.is_empty());

@@ -113,7 +113,7 @@ impl<'a> Named<'a> {
             Field::Host => entry.set_owned_host(value),
             Field::Peer if entry.from.is_none() => entry.from = address(&value).map(Origin::Peer),
             Field::Peer => {}
-            Field::Client => entry.from = address(&value).map(Origin::Client),
+            Field::Client => entry.from = address(&value).map(Origin::Client).or(entry.from),
             Field::Cost => {
                 let cost = value.trim().parse().ok().and_then(|cost| Cost::new(cost).ok());
                 entry.cost = Some(cost.ok_or("the cost is no number from 1 up")?.max(Cost::ONE));

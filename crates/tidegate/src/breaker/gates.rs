@@ -210,8 +210,12 @@ impl Passage<'_> {
         self
     }
 
-    /// It was answered, or not.
+    /// It was answered, or not; or nobody was asked, which says as little about the store as a call that is dropped.
     pub(super) fn note<T>(mut self, answer: &Result<T, EngineError>) {
+        // Dropped, it leaves its place to the next.
+        if matches!(answer, Err(EngineError::Refused(why)) if !why.is_of_the_store()) {
+            return;
+        }
         let now = self.gates.clock.elapsed();
         let slow = self.slowness(now).map(EngineError::unavailable);
         let failure = match answer {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use store::{Bench, Fate, RULE, charge, limit};
 use tidegate::{
-    Answer, Breaker, Call, Circuit, Clock, Cost, Engine, EngineError, Expiry, HoldId, ManualClock,
-    Micros, Op,
+    Answer, Breaker, Call, Charge, Circuit, Clock, Cost, Engine, EngineError, Expiry, HoldId,
+    ManualClock, Micros, Op, Refusal,
 };
 
 #[test]
@@ -147,6 +147,34 @@ fn denials_refusals_errors_about_a_key_and_calls_that_are_dropped_are_no_failure
         poll_and_drop(bench.breaker.decide(call));
     }
     assert_eq!((bench.circuit(), bench.breaker.opened()), (Circuit::Closed, 0));
+}
+
+/// An engine looks at a call before it asks its store, and may refuse it however gone that is.
+#[test]
+fn what_is_refused_before_the_store_is_asked_neither_closes_it_nor_keeps_it_closed() {
+    let bench = Bench::new(|breaker| breaker);
+    let limit = limit();
+    let charges = [Charge { cost: Cost::ZERO, ..charge(&limit, "k") }];
+    let (id, ttl, expiry) = (HoldId::from(7), Micros::from_secs(1), Expiry::Release);
+    let empty = Call { op: Op::Hold { id, ttl, expiry }, charges: &charges, once: None };
+    let ask = || bench.breaker.decide(empty).now().unwrap_err().refusal().cloned();
+    bench.store.set(Fate::Unavailable);
+    for _ in 0..5 {
+        assert!((0..10).all(|_| ask() == Some(Refusal::EmptyHold)));
+        assert!(bench.check("k").is_err());
+    }
+    assert_eq!((bench.circuit(), bench.store.asked()), (Circuit::Open, 5));
+    let mut refused = 0;
+    for _ in 0..1_000 {
+        bench.clock.advance(Duration::from_millis(1));
+        refused += usize::from(ask().is_some());
+    }
+    assert!(refused > 3, "{refused} were let through");
+    assert_eq!((bench.circuit(), bench.events().len()), (Circuit::Open, 1));
+    // None of them has taken the place of the one who finds that it is back.
+    bench.store.set(Fate::Answer);
+    (0..3).for_each(|_| drop(bench.check("k").unwrap()));
+    assert_eq!(bench.circuit(), Circuit::Closed);
 }
 
 #[test]

@@ -106,8 +106,12 @@ impl Store {
 }
 
 impl Engine for Store {
+    /// What cannot be answered is refused before anybody is asked, as by every engine.
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
-        self.meet(call, move || self.memory.decide(call))
+        match call.validate() {
+            Ok(()) => self.meet(call, move || self.memory.decide(call)),
+            Err(refused) => Answer::Ready(Err(refused)),
+        }
     }
 
     fn inspect<'a>(&'a self, limit: &'a Arc<RuleLimit>, key: Key<'a>) -> Answer<'a, Inspection> {

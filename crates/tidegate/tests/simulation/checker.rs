@@ -88,6 +88,16 @@ impl<'a> History<'a> {
         let steps = self.server.steps.iter();
         steps.filter(|(_, by)| *by > 0).map(|(at, by)| (*at, by.unsigned_abs()))
     }
+
+    /// Instants at which its clock was set back over a multiple of `length`, as it shows them.
+    fn back_over(&self, length: u64) -> impl Iterator<Item = u64> {
+        let mut ahead = 0;
+        self.server.steps.iter().filter_map(move |(at, by)| {
+            let before = at.saturating_add_signed(ahead) / length;
+            ahead += by;
+            (at.saturating_add_signed(ahead) / length < before).then_some(*at)
+        })
+    }
 }
 
 fn once_per_id(history: &History<'_>, found: &mut Violations) {

@@ -183,9 +183,18 @@ fn graces(
     let times = if let Promise::Window { times, .. } = promise { times } else { 1 };
     let forgotten = |at: &u64| Grace { from: *at, until: *at, permits: times * capacity };
     graces.extend(resets.iter().map(forgotten));
-    if matches!(promise, Promise::Aligned { .. }) {
-        let back = history.server.steps.iter().filter(|(_, by)| *by < 0);
-        graces.extend(back.map(|(at, _)| Grace { from: *at, until: *at, permits: capacity }));
+    match promise {
+        Promise::Aligned { .. } => {
+            let back = history.server.steps.iter().filter(|(_, by)| *by < 0);
+            graces.extend(back.map(|(at, _)| Grace { from: *at, until: *at, permits: capacity }));
+        }
+        // A multiple of `every` that comes again brings the amount again: once for each time that the clock is
+        // set back over one, over however many, since no more of them come again than time has room for.
+        Promise::Steps { amount, every } => {
+            let back = history.back_over(every);
+            graces.extend(back.map(|at| Grace { from: at, until: at, permits: amount }));
+        }
+        Promise::Rate { .. } | Promise::Window { .. } => {}
     }
     graces
 }
