@@ -108,7 +108,13 @@ impl Terms {
                 // An empty log is no log, and has no time of its own.
                 let offset = if entries.is_empty() { 0 } else { offset };
                 let instant = self.log_time(offset, now);
-                entries.push(Entry { instant, permits: added });
+                entries.push(Entry { instant, permits: permits.min(most) });
+                // The oldest make room.
+                let mut excess = entries.iter().map(|entry| entry.permits).sum::<i128>() - most;
+                for entry in &mut entries {
+                    let taken = entry.permits.min(excess.max(0));
+                    (entry.permits, excess) = (entry.permits - taken, excess - taken);
+                }
                 Some(Consumption::Log { entries, offset })
             }
             (Spec::Approximate { .. }, old) => {

@@ -216,12 +216,14 @@ impl Arithmetic for Logged {
             log.trim()
         });
         let mut log = live.unwrap_or_default();
-        let used = log.total() - log.gone;
-        let added = permits.min((2 * self.limit).saturating_sub(used));
+        let most = 2 * self.limit;
         let grain = self.grain(&log, at);
-        if added > 0 {
-            log.push(grain, added, who);
+        if permits > 0 {
+            log.push(grain, permits.min(most), who);
         }
+        // The oldest make room. Were the newest left out, a hold that is settled in debt would count for nobody
+        // once the debt, which is older, has left.
+        log.gone = log.gone.max(log.total().saturating_sub(most));
         log.trim()
     }
 

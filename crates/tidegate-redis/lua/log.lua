@@ -155,7 +155,7 @@ function log.charge(limit, s, at, permits, who, keys)
     s = { gone = 0, offset = 0, total = 0, newest = 0, first = 0, extra = {}, len = 0, cache = {} }
     s.list, s.stored = keys.log, keys.log_len
   end
-  local added = math.min(permits, 2 * limit.size - (s.total - s.gone))
+  local added = math.min(permits, 2 * limit.size)
   if added <= 0 then
     return s
   end
@@ -177,7 +177,8 @@ function log.charge(limit, s, at, permits, who, keys)
   else
     s.last = e
   end
-  return s
+  -- The oldest make room: a hold that is settled in debt counts when the debt has left.
+  return trimmed(s, math.max(s.gone, s.total - 2 * limit.size))
 end
 
 function log.refund(limit, s, at, permits)

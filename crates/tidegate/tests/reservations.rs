@@ -22,6 +22,35 @@ use crate::ready::ready;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
+// --- in debt ------------------------------------------------------------------------------------
+
+/// Others were recorded meanwhile, until nothing more fits into the debt, and leave before it does.
+#[test]
+fn what_is_settled_in_debt_counts_when_the_debt_has_left() {
+    for notation in ["sliding-log 10/1s", "sliding-window 10/1s precision 100ms"] {
+        let clock = ManualClock::default();
+        clock.set(Micros::from_secs(1_000));
+        let memory = Memory::builder().clock(clock.clone()).build();
+        let rule = Rule::new("r", [notation.parse().unwrap()]).unwrap();
+        let limit = rule.limits()[0].clone();
+        let ask = |op, cost| {
+            let cost = Cost::total(cost);
+            let charges = [Charge { limit: &limit, key: "k".into(), cost, who: None }];
+            memory.decide(Call { op, charges: &charges, once: None }).now().unwrap()
+        };
+        let (id, ttl, expiry) = (HoldId::from(7), Micros::from_secs(10), Expiry::Release);
+        let held = ask(Op::Hold { id, ttl, expiry }, 4);
+        assert!(held.allowed());
+        ask(Op::Record, 20);
+        clock.set(Micros::from_millis(1_000_500));
+        let op = Op::Settle { id: held.hold().unwrap(), cost: Some(Cost::total(4)) };
+        memory.decide(Call { op, charges: &[], once: None }).now().unwrap();
+        clock.set(Micros::from_millis(1_001_200));
+        assert!(!ask(Op::Check, 7).allowed(), "{notation}: eleven in 0.7 s");
+        assert!(ask(Op::Check, 6).allowed(), "{notation}");
+    }
+}
+
 // --- under an id -------------------------------------------------------------------------------
 
 #[test]
