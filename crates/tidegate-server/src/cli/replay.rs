@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tidegate::{Clock, Micros, SystemClock};
 
-use super::{Failure, Outcome, complain};
+use super::{Failure, Outcome, complain, has_colours};
 use crate::config::Config;
 use crate::replay::{self, Denied, Look, Percentile, Replay, Source, Wanted};
 
@@ -104,11 +104,10 @@ fn replay(options: &Options) -> Result<Outcome, Failure> {
 
 /// What standard output can show.
 fn look() -> Look {
-    let is_plain = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match io::stdout().is_terminal() {
         false => Look::Plain,
-        true if is_plain("NO_COLOR") => Look::Chart,
-        true => Look::Colours,
+        true if has_colours() => Look::Colours,
+        true => Look::Chart,
     }
 }
 

@@ -1,14 +1,14 @@
 //! `tidegate simulate`
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Args;
 use tidegate::simulate::{Candidate, NotSimulated, Report, Simulation, Traffic};
 use tidegate::{Micros, Span};
 
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, has_colours, print};
 use crate::http::ReportBody;
 use crate::plot::{self, Colours, Terminal};
 
@@ -65,11 +65,8 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
         true => serde_json::to_string(&ReportBody::new(&report, None))? + "\n",
         false => plot::in_words(&report, &terminal()),
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever has seen enough may leave.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(Outcome::Good),
-    }
+    print(text.as_bytes())?;
+    Ok(Outcome::Good)
 }
 
 fn simulate(options: &Options) -> Result<Report, Failure> {
@@ -104,11 +101,8 @@ fn length(span: Span) -> Result<Micros, &'static str> {
 /// What standard output is.
 fn terminal() -> Terminal {
     let stdout = io::stdout();
-    let is_terminal = stdout.is_terminal();
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let colours = if is_terminal && wanted && !dumb { Colours::On } else { Colours::Off };
-    let width = match is_terminal {
+    let colours = if has_colours() { Colours::On } else { Colours::Off };
+    let width = match stdout.is_terminal() {
         true => rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col)),
         false => None,
     };

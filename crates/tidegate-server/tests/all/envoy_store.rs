@@ -24,6 +24,20 @@ descriptors:
 /// A machine that is busy for a moment does not make it a store that does not answer.
 const PATIENT: &str = "store_deadline: 5s\nrules: []\n";
 
+/// A server on this store that does not give up on it, once it is ready.
+fn patient(redis: &RedisServer) -> Server {
+    let folder = Folder::new();
+    folder.write("edge.yaml", EDGE);
+    let path = folder.path("").to_str().unwrap().to_string();
+    let policy = Folder::new().write("policy.yaml", PATIENT);
+    let policy = policy.to_str().unwrap();
+    let arguments = ["--store", &redis.url(), "--config", policy, "--envoy-config", &path];
+    let server = Server::start(&arguments, &[]);
+    let up = || (server.get("/readyz").status == 200).then_some(());
+    assert!(wait_until(up).is_some(), "{:?}", server.log());
+    server
+}
+
 #[test]
 fn while_the_store_is_gone_every_rule_does_what_it_says() {
     let mut redis = RedisServer::start();
@@ -71,18 +85,8 @@ fn while_the_store_is_gone_every_rule_does_what_it_says() {
 #[test]
 fn two_servers_on_one_store_count_together() {
     let redis = RedisServer::start();
-    let folder = Folder::new();
-    folder.write("edge.yaml", EDGE);
-    let path = folder.path("").to_str().unwrap().to_string();
-    let patient = Folder::new().write("policy.yaml", PATIENT);
-    let patient = patient.to_str().unwrap();
-    let arguments = ["--store", &redis.url(), "--config", patient, "--envoy-config", &path];
-    let servers = [Server::start(&arguments, &[]), Server::start(&arguments, &[])];
+    let servers = [patient(&redis), patient(&redis)];
     let runtime = Runtime::new().unwrap();
-    for server in &servers {
-        let up = || (server.get("/readyz").status == 200).then_some(());
-        assert!(wait_until(up).is_some(), "{:?}", server.log());
-    }
     let passed: usize = runtime.block_on(async {
         let asked = request("edge", &[descriptor(&[("deny", "x")])]);
         let callers = (0..16).map(|n| {
@@ -109,19 +113,7 @@ fn two_servers_on_one_store_count_together() {
 #[test]
 fn whoever_is_charged_is_answered_when_the_server_ends() {
     let redis = RedisServer::start();
-    let folder = Folder::new();
-    folder.write("edge.yaml", EDGE);
-    let path = folder.path("").to_str().unwrap().to_string();
-    let patient = Folder::new().write("policy.yaml", PATIENT);
-    let patient = patient.to_str().unwrap();
-    let arguments = ["--store", &redis.url(), "--config", patient, "--envoy-config", &path];
-    let start = || {
-        let server = Server::start(&arguments, &[]);
-        let up = || (server.get("/readyz").status == 200).then_some(());
-        assert!(wait_until(up).is_some(), "{:?}", server.log());
-        server
-    };
-    let mut server = start();
+    let mut server = patient(&redis);
     let runtime = Runtime::new().unwrap();
     let answered: u32 = runtime.block_on(async {
         let callers = (0..16).map(|_| {
@@ -145,7 +137,7 @@ fn whoever_is_charged_is_answered_when_the_server_ends() {
         answered
     });
     assert!(server.wait().is_some_and(|status| status.success()), "{:?}", server.log());
-    let again = start();
+    let again = patient(&redis);
     let client = runtime.block_on(Client::connect(again.grpc));
     let look = request("edge", &[hitting(&[("many", "x")], 0)]);
     let left = runtime.block_on(client.ask(&look)).unwrap().statuses[0].limit_remaining;
