@@ -98,6 +98,8 @@ async fn a_cluster_whose_primary_is_lost_is_asked_less_and_less_often() {
     callers.until_answered().await;
     // Nobody is there.
     fake.name_primary(1);
+    // As long as nobody doubts it, the map is looked at every few seconds alone.
+    callers.until_refused().await;
     let mut asked = Vec::new();
     for _ in 0..2 {
         let before = fake.views();
@@ -198,6 +200,15 @@ impl Callers {
     async fn until_answered(&self) {
         let answered = async { while self.limiter.check("someone").await.is_err() {} };
         timeout(PATIENCE, answered).await.expect("no answer");
+    }
+
+    async fn until_refused(&self) {
+        let refused = async {
+            while self.limiter.check("someone").await.is_ok() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, refused).await.expect("it goes on answering");
     }
 
     /// How many calls they have made.
