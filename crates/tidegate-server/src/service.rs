@@ -332,6 +332,42 @@ impl Service {
         }
     }
 
+    /// What would be answered, with the plan that it comes from; nothing is charged.
+    pub(crate) async fn consider<T>(
+        &self,
+        ask: Ask<'_>,
+        tell: impl Fn(&Plan<'_>, &Answer) -> T,
+    ) -> Result<T, Failure> {
+        loop {
+            let active = self.active();
+            let own = self.own_rules(&[ask], &active)?;
+            ask.needs_key(&active)?;
+            let about = ask.about(own.first().and_then(Option::as_ref))?;
+            let questions = [Question { about, key: ask.key, cost: Cost::ZERO }];
+            let now = self.clock.now();
+            let plan = active.policy.plan_questions(&questions, now)?;
+            if let Some(answer) = self.carry_out(Verb::Peek, &plan, None, &active, now).await? {
+                return Ok(tell(&plan, &answer));
+            }
+        }
+    }
+
+    /// The same for a request that the rules are matched against.
+    pub(crate) async fn consider_request<T>(
+        &self,
+        request: impl Request,
+        tell: impl Fn(&Plan<'_>, &Answer) -> T,
+    ) -> Result<T, Failure> {
+        loop {
+            let active = self.active();
+            let now = self.clock.now();
+            let plan = active.policy.plan_request(&request, now)?;
+            if let Some(answer) = self.carry_out(Verb::Peek, &plan, None, &active, now).await? {
+                return Ok(tell(&plan, &answer));
+            }
+        }
+    }
+
     /// Ends a reservation, or lets it last longer.
     pub async fn settle(&self, id: HoldId, how: Settle) -> Result<Answer, Failure> {
         let reservation = self.limiter.reservation(id);

@@ -19,7 +19,7 @@ use crate::store::Store;
 #[derive(Args, Debug)]
 pub(super) struct Asked {
     /// The rule and the key; only the key with --limit
-    #[arg(required = true, num_args = 1..=2, value_names = ["RULE", "KEY"], hide = true)]
+    #[arg(num_args = 0..=2, value_names = ["RULE", "KEY"], hide = true)]
     words: Vec<String>,
     /// A limit of your own instead of a rule, like 5/min
     #[arg(long, value_name = "LIMIT")]
@@ -114,8 +114,14 @@ impl<'a> Subject<'a> {
 
     /// The same behind an address.
     pub(super) fn query(&self) -> String {
-        self.fields().map(|(name, value)| format!("{name}={}", encoded(value))).join("&")
+        query(self.fields())
     }
+}
+
+/// Names and values behind an address.
+pub(super) fn query<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let fields = fields.into_iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+    fields.collect::<Vec<_>>().join("&")
 }
 
 /// With everything percent-encoded that could mean something in an address.

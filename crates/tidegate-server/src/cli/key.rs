@@ -1,4 +1,4 @@
-//! `tidegate inspect`, `tidegate reset` and `tidegate explain`
+//! `tidegate inspect` and `tidegate reset`
 
 use std::time::Duration;
 
@@ -7,15 +7,14 @@ use serde_json::Value;
 
 use super::asked::{Answerer, Asked, Subject};
 use super::{Failure, Outcome, check, say};
-use crate::explain::explain;
-use crate::http::{decision_json, explained_json, inspection_json};
+use crate::http::{decision_json, inspection_json};
 use crate::service::{self, Service};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   tidegate inspect login 1.2.3.4
-  tidegate explain --limit 5/min user-42 --store redis://127.0.0.1:6379
+  tidegate inspect --limit 5/min user-42 --store redis://127.0.0.1:6379
   tidegate reset login 1.2.3.4 --json
 
 A key that begins with a dash goes behind two: login -- -key
@@ -37,7 +36,6 @@ pub(super) struct Options {
 pub(super) enum Verb {
     Inspect,
     Reset,
-    Explain,
 }
 
 pub(super) fn run(verb: Verb, options: &Options) -> Result<Outcome, Failure> {
@@ -50,7 +48,6 @@ pub(super) fn run(verb: Verb, options: &Options) -> Result<Outcome, Failure> {
                 match verb {
                     Verb::Inspect => client.get(&format!("/v1/keys?{query}")).await,
                     Verb::Reset => client.delete(&format!("/v1/keys?{query}")).await,
-                    Verb::Explain => client.get(&format!("/v1/explain?{query}")).await,
                 }
             }
             Answerer::Store(service) => Ok(ask(&service, verb, subject).await?),
@@ -72,7 +69,6 @@ async fn ask(
 ) -> Result<Value, service::Failure> {
     Ok(match verb {
         Verb::Inspect => inspection_json(&service.inspect(subject.at(0)).await?),
-        Verb::Explain => explained_json(explain(service, subject.at(1)).await?),
         Verb::Reset => {
             decision_json(&service.ask(service::Verb::Reset, &[subject.at(0)], None).await?)
         }
@@ -82,7 +78,6 @@ async fn ask(
 fn in_words(verb: Verb, answer: &Value) -> String {
     let lines: Vec<String> = match verb {
         Verb::Inspect => list(&answer["limits"]).iter().map(standing).collect(),
-        Verb::Explain => list(&answer["sentences"]).iter().map(text).collect(),
         Verb::Reset => return format!("reset: {}", check::in_words(answer)),
     };
     if lines.is_empty() { "no limit applies".into() } else { lines.join("\n") }
@@ -112,10 +107,10 @@ fn standing(limit: &Value) -> String {
     )
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], |items| items)
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or("?").into()
 }

@@ -2,13 +2,14 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`, `simulate`, `replay`, `health`, `completions`, `man`: one command each; `key`: inspect,
-//!   reset and explain. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
+//! - `serve`, `check`, `explain`, `validate`, `simulate`, `replay`, `health`, `completions`, `man`: one command each;
+//!   `key`: inspect and reset. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
 
 mod asked;
 mod check;
 mod client;
 mod completions;
+mod explain;
 mod health;
 mod key;
 mod man;
@@ -58,9 +59,10 @@ enum Command {
     /// Forget what a key has used; asked of a server it needs the admin token
     #[command(override_usage = "tidegate reset [OPTIONS] (RULE | --limit LIMIT) KEY")]
     Reset(key::Options),
-    /// Say in sentences what is left to a key, what denies it and until when
-    #[command(override_usage = "tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY")]
-    Explain(key::Options),
+    /// Say in sentences which rules apply, what is left of each, what denies and until when
+    #[command(override_usage = "tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY\n       \
+                                tidegate explain [OPTIONS] --path PATH [--method METHOD] ..")]
+    Explain(explain::Options),
     /// Say what is wrong with policy files: exit code 0 if nothing, 1 if something
     Validate(validate::Options),
     /// Try limits on imagined traffic, with a table, charts and a picture
@@ -94,7 +96,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Check(options) => check::run(options),
         Command::Inspect(options) => key::run(key::Verb::Inspect, options),
         Command::Reset(options) => key::run(key::Verb::Reset, options),
-        Command::Explain(options) => key::run(key::Verb::Explain, options),
+        Command::Explain(options) => explain::run(options),
         Command::Validate(options) => validate::run(options),
         Command::Simulate(options) => simulate::run(options),
         Command::Health(options) => health::run(options),

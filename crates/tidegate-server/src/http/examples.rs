@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::explain::Imagined;
+
 /// A reservation.
 pub(super) const RESERVATION: &str = "00000000000000000000000000000000";
 
@@ -94,6 +96,19 @@ pub(super) fn key_in_query() -> [Value; 3] {
         parameter("query", "rule", "The name of a rule.", text.clone()),
         parameter("query", "limit", "A limit of one's own, in the place of a rule.", text),
         parameter("query", "key", "Whom it concerns, once for each part.", parts),
+    ]
+}
+
+/// A request in the place of a rule and a key.
+pub(super) fn request_in_query() -> [Value; 5] {
+    let text = json!({ "type": "string" });
+    let headers = json!({ "type": "array", "items": text, "maxItems": Imagined::MAX_HEADERS });
+    [
+        parameter("query", "path", "What a request asks for, with its query.", text.clone()),
+        parameter("query", "method", "Its method; GET if it is left out.", text.clone()),
+        parameter("query", "host", "The host that it asks.", text.clone()),
+        parameter("query", "client_ip", "Where it comes from.", text),
+        parameter("query", "header", "A header of it, like `x-api-key: k1`.", headers),
     ]
 }
 

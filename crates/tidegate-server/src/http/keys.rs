@@ -15,7 +15,7 @@ use tidegate_tower::extract;
 use super::bodies::{DecisionBody, millis};
 use super::problem::Problem;
 use super::{Door, calls, ok};
-use crate::explain::{self, Explained};
+use crate::explain::{self, Explained, Imagined};
 use crate::service::{Ask, Target, Verb};
 use crate::tokens::Access;
 
@@ -153,20 +153,29 @@ async fn reset(door: &Door, target: Target<'_>, key: Key<'_>) -> Result<Response
 pub(super) struct ExplainBody {
     /// Would a cost of 1 pass now?
     allowed: bool,
-    /// One sentence for each limit, and one about all of them.
+    /// Which rules apply to a request; one sentence for each list that names it and each limit, and one about all
+    /// of them.
     sentences: Vec<String>,
 }
 
-/// `GET /v1/explain?rule=..&key=..`
+/// `GET /v1/explain?rule=..&key=..`, or `?path=..&method=..`
 pub(super) async fn explain(
     State(door): State<Door>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     door.admit(Access::Check, &headers)?;
-    let about = About::read(query.as_deref().unwrap_or_default())?;
-    let ask = Ask { target: about.target()?, key: about.key(), cost: 1 };
-    let explained = explain::explain(&door.service, ask).await?;
+    let told = parameters(query.as_deref().unwrap_or_default())?;
+    let is_of_request = |(name, _): &Parameter<'_>| Imagined::FIELDS.contains(&&**name);
+    let explained = if told.iter().any(is_of_request) {
+        let request = Imagined::read(told.iter().map(|(name, value)| (&**name, &**value)))
+            .map_err(|wrong| Problem::field(wrong.field, wrong.detail))?;
+        explain::explain_request(&door.service, &request).await?
+    } else {
+        let about = About::of(told)?;
+        let ask = Ask { target: about.target()?, key: about.key(), cost: 1 };
+        explain::explain(&door.service, ask).await?
+    };
     Ok(ok(&ExplainBody::from(explained)))
 }
 
@@ -191,15 +200,13 @@ struct About {
 
 impl About {
     fn read(query: &str) -> Result<Self, Problem> {
+        Self::of(parameters(query)?)
+    }
+
+    fn of(told: Vec<Parameter<'_>>) -> Result<Self, Problem> {
         let mut about = Self::default();
-        for (name, value) in extract::pairs(query) {
-            let Some(name) = name else {
-                let detail = "the query cannot be read; percent-encode it as UTF-8";
-                return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
-            };
-            let Some(value) = value.map(Cow::into_owned) else {
-                return Err(Problem::field(name, "cannot be read; percent-encode it as UTF-8"));
-            };
+        for (name, value) in told {
+            let value = value.into_owned();
             match &*name {
                 "rule" if about.rule.is_none() => about.rule = Some(value),
                 "limit" if about.limit.is_none() => about.limit = Some(value),
@@ -224,4 +231,22 @@ impl About {
     fn key(&self) -> Key<'_> {
         Key::from(&*self.key)
     }
+}
+
+/// A name and a value.
+type Parameter<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// What a query says, in order.
+fn parameters(query: &str) -> Result<Vec<Parameter<'_>>, Problem> {
+    let read = |(name, value)| -> Result<_, Problem> {
+        let Some(name) = name else {
+            let detail = "the query cannot be read; percent-encode it as UTF-8";
+            return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+        };
+        match value {
+            Some(value) => Ok((name, value)),
+            None => Err(Problem::field(name, "cannot be read; percent-encode it as UTF-8")),
+        }
+    };
+    extract::pairs(query).map(read).collect()
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::bodies::{CheckBody, SettleBody};
 use super::examples::{
     RESERVATION, and, decision, denial, how_it_is, key_in_path, key_in_query, listed, parameter,
-    rule, rule_name, simulated,
+    request_in_query, rule, rule_name, simulated,
 };
 use super::keys::{ExplainBody, InspectionBody};
 use super::operation::{Caller, Headers, Operation};
@@ -240,9 +240,10 @@ fn explain() -> Operation {
     ];
     Operation::new("explanation", Caller::Asker, "Tells in sentences what the case is.")
         .reads(key_in_query())
+        .reads(request_in_query())
         .answers::<ExplainBody>(
             200,
-            "One sentence for each limit, and one about all of them.",
+            "Which rules apply to a request; one sentence for each limit, and one about all of them.",
             json!({ "allowed": true, "sentences": sentences }),
         )
         .fails(&QUERY_PROBLEMS)

@@ -273,7 +273,26 @@ fn a_key_is_inspected_explained_and_reset_through_a_server_or_on_the_store_itsel
     let limit = run(&["inspect", "--limit", "5/s", "k", "--store", "memory"]);
     assert_eq!(limit.stdout, "adhoc (5/s): 0 used, 5 of 5 left, unused (memory)\n");
     let alice = run(&["explain", "list", "alice", "--server", &address]);
-    assert_eq!(alice.stdout, "No limit applies: every request passes.\n");
+    assert!(
+        alice.stdout.ends_with("\nNo limit applies: every request passes.\n"),
+        "{}",
+        alice.stdout
+    );
+    for whom in [&by_server[..], &by_store[..]] {
+        let request =
+            ["explain", "--path", "/any?q=1", "--method", "PUT", "--header", "a: b", "--host", "h"];
+        let ran = run(&[&request, whom].concat());
+        let first = ran.stdout.lines().next();
+        // The one that counts holders is left out.
+        let applies =
+            "3 of 3 rules apply: login for everybody, list for everybody, slots for everybody.";
+        assert_eq!((ran.code, first), (Some(0), Some(applies)), "{whom:?}: {}", ran.stderr);
+    }
+    for wrong in [&["--path", "any"][..], &["--path", "/", "login", "k"], &["--method", "PUT"], &[]]
+    {
+        let ran = run(&[&["explain", "--server", &address], wrong].concat());
+        assert_eq!((ran.code, &*ran.stdout), (Some(2), ""), "{wrong:?}: {}", ran.stderr);
+    }
 
     let refused = run(&["reset", "login", "k", "--server", &address]);
     assert_eq!(refused.code, Some(2));

@@ -157,12 +157,100 @@ fn an_explanation_is_in_sentences_and_charges_nothing() {
     assert!(sentences[1].contains("it allows the next request"), "{sentences:?}");
     assert!(sentences[2].starts_with("A request is denied by two.1"), "{sentences:?}");
     let (allowed, sentences) = explain("listed", "foe");
-    assert_eq!((allowed, &*sentences[0]), (false, "The policy denies every request of this key."));
+    let denied = [
+        "listed denies it: its deny list names it.",
+        "A request never passes: the policy denies it.",
+    ];
+    assert_eq!((allowed, &*sentences), (false, &denied.map(String::from)[..]));
     let (allowed, sentences) = explain("listed", "friend");
-    assert_eq!((allowed, &*sentences[0]), (true, "No limit applies: every request passes."));
+    let exempt = [
+        "listed lets it pass: its allow list names it.",
+        "No limit applies: every request passes.",
+    ];
+    assert_eq!((allowed, &*sentences), (true, &exempt.map(String::from)[..]));
     assert!(explain("workers", "k").0, "a peek at holders");
     let own = server.get("/v1/explain?limit=0/s&key=a&key=b").json();
     assert_eq!((&own["allowed"], own["sentences"].as_array().unwrap().len()), (&json!(false), 2));
+}
+
+#[test]
+fn a_request_is_explained_by_the_rules_that_apply_to_it() {
+    const POLICY: &str = r#"
+rules:
+  - { name: login, match: { method: POST, path: /login }, key: [client_ip], limits: ["sliding-log 2/h"] }
+  - { name: api, key: ["header:x-api-key"], on_missing_key: skip, limits: ["100/h"], cost: "header:x-cost" }
+  - { name: staff, match: { path: "/staff/*" }, key: [client_ip], limits: ["5/h"], on_missing_key: deny, deny: ["6.6.6.6"] }
+  - { name: friends, match: { path: "/friends" }, key: [client_ip], limits: ["5/h"], allow: ["10.0.0.0/8"] }
+  - { name: all, match: { host: example.org }, limits: ["1000/h"], stop: true }
+  - { name: late, match: { host: example.org }, limits: ["1000/h"] }
+"#;
+    let policy = Folder::new().write("policy.yaml", POLICY);
+    let server = Server::start(&["--config", policy.to_str().unwrap()], &[]);
+    let explain = |query: &str| {
+        let told = server.get(&format!("/v1/explain?{query}"));
+        assert_eq!(told.status, 200, "{}", told.body);
+        let told = told.json();
+        let sentences = told["sentences"].as_array().unwrap().iter();
+        let sentences: Vec<String> = sentences.map(|s| s.as_str().unwrap().to_string()).collect();
+        (told["allowed"] == true, sentences)
+    };
+    let login = "path=/login&method=POST&client_ip=1.2.3.4&header=X-Api-Key:+k1";
+    for _ in 0..2 {
+        let (allowed, sentences) = explain(login);
+        assert!(allowed);
+        assert_eq!(sentences[0], "2 of 6 rules apply: login for 1.2.3.4, api for k1.");
+        assert!(
+            sentences[1].starts_with("login (sliding-log 2/h) has 2 of 2 left"),
+            "{sentences:?}"
+        );
+        assert!(sentences[2].starts_with("api (100/h) has 100 of 100 left"), "{sentences:?}");
+        assert_eq!(sentences[3], "A request would pass now.");
+    }
+    server.post("/v1/check", &json!({ "rule": "login", "key": "1.2.3.4", "cost": 2 }));
+    let (allowed, sentences) = explain(login);
+    assert!(!allowed && sentences[3].starts_with("A request is denied by login"), "{sentences:?}");
+    let (allowed, sentences) = explain("path=/&header=x-api-key:k1&header=x-cost:101");
+    assert!(!allowed && sentences[1].contains("it never allows a request"), "{sentences:?}");
+
+    let cases = [
+        ("path=/login", "None of 6 rules applies.", "No limit applies: every request passes."),
+        (
+            "path=/x/../login%3Fq=1&method=POST",
+            "1 of 6 rules applies: login for all that have no key.",
+            "",
+        ),
+        ("path=/&host=EXAMPLE.org:80", "1 of 6 rules applies: all for everybody.", ""),
+        ("path=/staff/a&client_ip=6.6.6.6", "1 of 6 rules applies: staff.", "staff denies it: "),
+        (
+            "path=/friends&client_ip=10.1.1.1",
+            "1 of 6 rules applies: friends.",
+            "friends lets it pass: ",
+        ),
+    ];
+    for (query, applies, says) in cases {
+        let (_, sentences) = explain(query);
+        assert_eq!(sentences[0], applies, "{query}");
+        assert!(sentences[1].starts_with(says), "{query}: {sentences:?}");
+    }
+    for (query, field) in [
+        ("method=POST", "path"),
+        ("path=login", "path"),
+        ("path=/&path=/", "path"),
+        ("path=/&method=%20", "method"),
+        ("path=/&client_ip=me", "client_ip"),
+        ("path=/&host=a/b", "host"),
+        ("path=/&header=nothing", "header"),
+        ("path=/&header=a:b%0Ac", "header"),
+        ("path=/&rule=login", "rule"),
+    ] {
+        let told = server.get(&format!("/v1/explain?{query}"));
+        assert_eq!(
+            (told.status, &told.json()["field"]),
+            (400, &json!(field)),
+            "{query}: {}",
+            told.body
+        );
+    }
 }
 
 // --- rules -------------------------------------------------------------------------------------

@@ -648,6 +648,9 @@ impl Servers {
                 (&self.without_store, request("rule=login")),
             ]);
         }
+        let request = "path=/login&method=POST&host=h&client_ip=1.2.3.4&header=a:b";
+        let request = |query: &str| Request::new("get", &format!("/v1/explain?{query}{request}"));
+        all.extend([(&self.open, request("")), (&self.open, request("rule=login&"))]);
     }
 
     fn simulating<'s>(&'s self, all: &mut Vec<(&'s Server, Request)>) {

@@ -280,6 +280,11 @@ impl PolicyRule {
         &self.key
     }
 
+    /// What becomes of a request that has no key.
+    pub fn on_missing_key(&self) -> OnMissingKey {
+        self.on_missing_key
+    }
+
     /// Makes all its limits the newest: they come into force now. Of those of one key, the override
     /// is newer than what it overrides, and older than what comes afterwards. So a call on its way
     /// with a limit of yesterday, or with an override that has ended meanwhile, brings nothing back.
