@@ -8,7 +8,7 @@
 //!
 //! - `source`: files, standard input and gzip. `lines`: what they say line by line.
 //! - `format`: what kind of log it is; `combined`, `json` and `csv` read one kind each. `field`: what members and columns
-//!   mean. `instant`: times. `entry`: a line as a request.
+//!   mean. `instant`: times. `leap`: times that cannot be believed. `entry`: a line as a request.
 //! - `candidate`: a policy on these requests. `tally`: its counts. `top`: who is denied most. `timeline`: when. `need`: how
 //!   large a limit would have had to be. `comparison`: two policies side by side.
 //! - `report`: what is told about it, for people, in `figures` that are easy to read; `objects`: the same in JSON.
@@ -25,6 +25,7 @@ mod figures;
 mod format;
 mod instant;
 mod json;
+mod leap;
 mod lines;
 mod need;
 mod objects;
@@ -45,6 +46,7 @@ use self::comparison::Comparison;
 pub use self::failure::Failure;
 pub use self::format::Format;
 use self::format::{Read, Reader};
+use self::leap::Leap;
 use self::lines::{Line, Lines};
 pub use self::need::Percentile;
 pub use self::report::Look;
@@ -164,6 +166,7 @@ impl Replay {
         let format = detected.ok_or_else(|| Failure::NoFormat(self.read.log.clone()))?;
         self.read.format = Some(format);
         let mut reader = Reader::new(format);
+        let mut leap: Option<Leap> = None;
         loop {
             let number = lines.number() + 1;
             let line = match lines.next() {
@@ -184,15 +187,41 @@ impl Replay {
                     continue;
                 }
             };
+            let mut doubted = None;
             match reader.read(line) {
-                Read::Request(entry) => self.decide(&entry, number, &mut on_denial)?,
+                Read::Request(entry) if leap.is_none() && !self.read.leaps_to(entry.at) => {
+                    self.decide(&entry, number, &mut on_denial)?;
+                }
+                Read::Request(entry) => {
+                    doubted = Some(Leap { number, line: line.to_vec(), at: entry.at });
+                }
                 Read::Header => {}
                 Read::Malformed(why) => self.read.note_malformed(number, why, line),
                 Read::NoHeader(why) => return Err(Failure::NoHeader(self.read.log.clone(), why)),
             }
+            if let Some(next) = doubted {
+                match leap.take() {
+                    Some(before) if before.is_borne_out_by(&next) => {
+                        self.decide_late(&mut reader, &before, &mut on_denial)?;
+                    }
+                    Some(wrong) => {
+                        self.read.note_malformed(wrong.number, Leap::WHY, &wrong.line);
+                    }
+                    None => {}
+                }
+                if self.read.leaps_to(next.at) {
+                    leap = Some(next);
+                } else {
+                    self.decide_late(&mut reader, &next, &mut on_denial)?;
+                }
+            }
             if number.is_multiple_of(LINES_PER_PROGRESS) {
                 on_progress(number);
             }
+        }
+        // Nothing comes after it that it could be in the way of.
+        if let Some(leap) = leap {
+            self.decide_late(&mut reader, &leap, &mut on_denial)?;
         }
         if self.read.requests == 0 {
             let Log { log, malformed, examples, .. } = &self.read;
@@ -205,6 +234,19 @@ impl Replay {
             });
         }
         Ok(())
+    }
+
+    /// Decides a line that had to wait.
+    fn decide_late(
+        &mut self,
+        reader: &mut Reader,
+        leap: &Leap,
+        on_denial: &mut impl FnMut(Denied<'_>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        match reader.read(&leap.line) {
+            Read::Request(entry) => self.decide(&entry, leap.number, on_denial),
+            _ => Ok(()),
+        }
     }
 
     fn decide(
@@ -250,6 +292,12 @@ impl Log {
             self.example = Some(shown(format!("{} {}", entry.method, entry.path()).as_bytes()));
         }
         now
+    }
+
+    /// Is this a day or more ahead of everything before, or the very first?
+    fn leaps_to(&self, at: Option<Micros>) -> bool {
+        let at = at.unwrap_or(Micros::ZERO);
+        self.last.is_none_or(|last| at > last.saturating_add(Leap::LENGTH))
     }
 
     fn note_malformed(&mut self, line: u64, why: &'static str, bytes: &[u8]) {

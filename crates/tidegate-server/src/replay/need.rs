@@ -6,6 +6,7 @@
 //! of a bucket, whose rate stays, and the count of a window.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::str::FromStr;
@@ -24,10 +25,28 @@ pub(super) struct Needs {
     kept: Kept,
     /// Keys that came when there was no room for more.
     uncounted: u64,
-    /// Bytes of all logs.
-    heap_bytes: usize,
     /// A log was shortened, so that some needs are less than told.
     is_upper_bound: bool,
+}
+
+/// What the needs of all keys of a policy may take.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// How many more keys.
+    keys: usize,
+    /// How many more bytes of logs.
+    heap_bytes: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { keys: Self::MAX_KEYS, heap_bytes: Self::MAX_HEAP }
+    }
+}
+
+impl Room {
+    const MAX_KEYS: usize = 1_800_000;
+    const MAX_HEAP: usize = 64 << 20;
 }
 
 type Table<T> = HashMap<u64, (T, u64), BuildHasherDefault<AsItIs>>;
@@ -99,10 +118,6 @@ impl fmt::Display for Percentile {
 }
 
 impl Needs {
-    /// The most keys of one limit.
-    const MAX_KEYS: usize = 1_800_000;
-    /// The most bytes of logs.
-    const MAX_HEAP: usize = 64 << 20;
     /// More than can be counted.
     pub(super) const BEYOND: u64 = u64::MAX;
 
@@ -115,23 +130,16 @@ impl Needs {
         };
         let limit = limit.clone();
         let hasher = RandomState::new();
-        Some(Self {
-            limit,
-            roomy,
-            hasher,
-            kept,
-            uncounted: 0,
-            heap_bytes: 0,
-            is_upper_bound: false,
-        })
+        Some(Self { limit, roomy, hasher, kept, uncounted: 0, is_upper_bound: false })
     }
 
-    pub(super) fn charge(&mut self, key: Key<'_>, cost: Cost, now: Micros) {
+    pub(super) fn charge(&mut self, key: Key<'_>, cost: Cost, now: Micros, room: &mut Room) {
         let hash = self.hasher.hash_one(key);
         let at = self.limit.moment(now);
         match &mut self.kept {
             Kept::Small(table) => {
-                let Some((state, need)) = slot(table, hash, UNUSED, &mut self.uncounted) else {
+                let Some((state, need)) = slot(table, hash, UNUSED, room) else {
+                    self.uncounted += 1;
                     return;
                 };
                 let packed = Packed::new(*state);
@@ -141,7 +149,8 @@ impl Needs {
                 *need = (*need).max(if verdict.allowed { used } else { Self::BEYOND });
             }
             Kept::Large(table) => {
-                let Some((state, need)) = slot(table, hash, None, &mut self.uncounted) else {
+                let Some((state, need)) = slot(table, hash, None, room) else {
+                    self.uncounted += 1;
                     return;
                 };
                 let used = self
@@ -157,10 +166,10 @@ impl Needs {
                 let before = bytes(state);
                 self.roomy.charge(state, &at, cost, None);
                 *need = (*need).max(used);
-                if self.heap_bytes + bytes(state) > Self::MAX_HEAP + before {
+                if bytes(state) > room.heap_bytes + before {
                     self.is_upper_bound |= self.roomy.compact(state, &at);
                 }
-                self.heap_bytes = self.heap_bytes + bytes(state) - before;
+                room.heap_bytes = (room.heap_bytes + before).saturating_sub(bytes(state));
             }
         }
     }
@@ -196,17 +205,21 @@ fn rank(percentile: Percentile, count: usize) -> usize {
     (wanted as usize).clamp(1, count.max(1)) - 1
 }
 
+/// The place of a key, new if there is room for it.
 fn slot<'t, T>(
     table: &'t mut Table<T>,
     hash: u64,
     unused: T,
-    uncounted: &mut u64,
+    room: &mut Room,
 ) -> Option<&'t mut (T, u64)> {
-    if table.len() >= Needs::MAX_KEYS && !table.contains_key(&hash) {
-        *uncounted += 1;
-        return None;
+    match table.entry(hash) {
+        Entry::Occupied(known) => Some(known.into_mut()),
+        Entry::Vacant(_) if room.keys == 0 => None,
+        Entry::Vacant(new) => {
+            room.keys -= 1;
+            Some(new.insert((unused, 0)))
+        }
     }
-    Some(table.entry(hash).or_insert((unused, 0)))
 }
 
 /// The limit with as much room as there can be on the same tick, so that it counts the same.

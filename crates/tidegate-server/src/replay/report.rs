@@ -112,6 +112,12 @@ impl Log {
                 "{} lines are older than one before them, and count as of its time",
                 grouped(*out_of_order)
             )?;
+            if *out_of_order > *requests / 2 {
+                writeln!(
+                    to,
+                    "  that is most of them: sort the log by time, or turn it round with tac"
+                )?;
+            }
         }
         if *malformed > 0 {
             writeln!(to, "{} lines cannot be read and are left out:", grouped(*malformed))?;

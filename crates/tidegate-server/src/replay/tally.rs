@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate::policy::Step;
 use tidegate::{Call, Decision, Engine, Key, Memory, Micros, Op, Plan, RuleLimit, Verdict, Wait};
 
-use super::need::Needs;
+use super::need::{Needs, Room};
 use super::timeline::Timeline;
 use super::top::Top;
 use crate::config::Loaded;
@@ -31,6 +31,8 @@ pub(super) struct Tally {
     pub(super) timeline: Timeline,
     pub(super) denied_keys: Top,
     pub(super) would_deny_keys: Top,
+    /// For what keys need.
+    room: Room,
 }
 
 /// What came of the requests that a rule was about.
@@ -100,6 +102,7 @@ impl Tally {
             timeline: Timeline::new(),
             denied_keys: Top::default(),
             would_deny_keys: Top::default(),
+            room: Room::default(),
         }
     }
 
@@ -137,7 +140,7 @@ impl Tally {
                 continue;
             }
             for needs in needs.iter_mut().flatten() {
-                needs.charge(step.key(), step.cost(), now);
+                needs.charge(step.key(), step.cost(), now, &mut self.room);
             }
         }
     }

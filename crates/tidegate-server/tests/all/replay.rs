@@ -461,6 +461,40 @@ fn hostile_logs_end_it_neither_early_nor_late_nor_large() {
 }
 
 #[test]
+fn one_line_from_the_future_does_not_make_an_instant_of_all_others() {
+    const DAY: u64 = 86_400;
+    let folder = Folder::new();
+    let config = folder.write("policy.yaml", &policy(&["1/s".to_owned()]));
+    // Seconds after the start, and how many of them cannot be believed.
+    let cases: [(&[u64], u64, u64); 6] = [
+        (&[0, 1, 2, 3 * DAY, 3, 4, 5], 1, 0),
+        (&[3 * DAY, 0, 1, 2, 3], 1, 0),
+        // Time may pass, and the last line is in nobody's way.
+        (&[0, 1, 3 * DAY, 3 * DAY + 1, 7 * DAY], 0, 0),
+        (&[0, 1, 3 * DAY, 9 * DAY, 9 * DAY + 1], 0, 0),
+        (&[0, 3 * DAY, 1, 5 * DAY, 2], 2, 0),
+        // Less than a day back is a line that was written late.
+        (&[DAY, 1, DAY + 1], 0, 1),
+    ];
+    for (times, malformed, out_of_order) in cases {
+        let requests: Vec<_> = times.iter().map(|at| ((START + at) * 1_000_000, 1, 1)).collect();
+        let log = folder.write("log.csv", &table(&requests));
+        let told = objects(&[text(&log), "--config", text(&config), "--denials"]);
+        let read = of_type(&told, "log")[0];
+        let counts =
+            ["requests", "malformed", "out_of_order"].map(|name| read[name].as_u64().unwrap());
+        let expected = [times.len() as u64 - malformed, malformed, out_of_order];
+        assert_eq!(counts, expected, "{times:?}: {read}");
+        assert_eq!(of_type(&told, "denied").len() as u64, out_of_order, "{times:?}");
+    }
+    let newest_first: Vec<_> = (0..9).map(|i| ((START + 9 - i) * 1_000_000, 1, 1)).collect();
+    let log = folder.write("log.csv", &table(&newest_first));
+    let said = replay(&[text(&log), "--config", text(&config)]).stdout;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("turn it round with tac"), "{said}");
+}
+
+#[test]
 fn two_policies_are_compared_request_by_request() {
     let folder = Folder::new();
     let strict = folder.write("strict.yaml", &policy(&["fixed-window 1/1h".into()]));
