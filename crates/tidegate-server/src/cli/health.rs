@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 
 use super::client::Client;
 use super::secure::Secure;
@@ -26,6 +27,9 @@ pub(super) struct Options {
     /// Only whether the process lives, whatever its store is like
     #[arg(long)]
     live: bool,
+    /// Print the answer as one line of JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// How long the answer may take. Whoever asks for health asks often.
@@ -38,16 +42,24 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
     let answer =
         runtime.block_on(async { tokio::time::timeout(DEADLINE, client.look(path)).await });
     // What cannot be asked is not healthy: a probe knows two answers.
-    let complaint = match answer {
+    let found = match answer {
         Ok(Ok((status, body))) if status.is_success() => {
-            say(format_args!("healthy: {}", body["status"].as_str().unwrap_or("it answers")))?;
-            return Ok(Outcome::Good);
+            Ok(body["status"].as_str().unwrap_or("it answers").to_owned())
         }
-        Ok(Ok((_, body))) if body["store"]["up"] == false => "the store does not answer".into(),
-        Ok(Ok((status, _))) => format!("the server answered {status}"),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {} s", DEADLINE.as_secs()),
+        Ok(Ok((_, body))) if body["store"]["up"] == false => {
+            Err("the store does not answer".to_owned())
+        }
+        Ok(Ok((status, _))) => Err(format!("the server answered {status}")),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
     };
-    complain(format_args!("not healthy: {complaint}"));
-    Ok(Outcome::Bad)
+    match &found {
+        _ if options.json => {
+            let (Ok(status) | Err(status)) = &found;
+            say(json!({ "healthy": found.is_ok(), "status": status }))?;
+        }
+        Ok(status) => say(format_args!("healthy: {status}"))?,
+        Err(why) => complain(format_args!("not healthy: {why}")),
+    }
+    Ok(if found.is_ok() { Outcome::Good } else { Outcome::Bad })
 }

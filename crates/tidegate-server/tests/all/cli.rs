@@ -1,6 +1,6 @@
 //! The command line: what it prints, and the code that it ends with.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{life, support};
 use life::redis_server::Server as RedisServer;
@@ -53,6 +53,19 @@ fn a_faulty_policy_is_told_where_with_a_caret() {
          limits: [5/parsec]\n                 ^^^^^^\n"
     );
     assert_eq!((ran.code, ran.stderr, ran.stdout), (Some(1), told.clone(), String::new()));
+
+    let ran = run(&["validate", "--json", good, bad]);
+    let objects: Vec<Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((ran.code, &*ran.stderr, objects.len()), (Some(1), "", 2));
+    assert_eq!((&objects[0]["good"], &objects[0]["rules"]), (&json!(true), &json!(3)));
+    assert_eq!(objects[0]["warnings"].as_array().unwrap().len(), 1, "{}", objects[0]);
+    let problem = json!({
+        "file": bad, "line": 3, "column": 16, "field": "rules[0].limits[0]",
+        "message": "unknown unit \"parsec\"; use us, ms, s, min, h, d, w or month",
+    });
+    let expected = json!({ "file": bad, "good": false, "count": 1, "problems": [problem] });
+    assert_eq!(objects[1], expected);
 
     let ran = run(&["validate", good, bad, &missing, store]);
     assert_eq!(ran.code, Some(1));

@@ -91,8 +91,9 @@ fn health_is_0_while_the_store_answers_and_1_otherwise() {
     let well = Server::start(&[], &[("TIDEGATE_TOKEN", "not-needed")]);
     let ill = Server::start(&["--store", "redis://127.0.0.1:1"], &[]);
     let [well, ill] = [&well, &ill].map(|server| format!("http://{}", server.http));
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["--server", &well], 0, "healthy: ok\n"),
+        (&["--server", &well, "--json"], 0, "{\"healthy\":true,\"status\":\"ok\"}\n"),
         (&["--server", &well, "--live"], 0, "healthy: ok\n"),
         (&["--server", &ill], 1, "not healthy: the store does not answer\n"),
         (&["--server", &ill, "--live"], 0, "healthy: degraded\n"),
