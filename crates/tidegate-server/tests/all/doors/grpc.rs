@@ -104,6 +104,19 @@ async fn a_request_that_does_not_come_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_watches_may_do_so_for_longer_than_an_answer_may_take() {
+    let deadlines = Deadlines { idle: SHORT, ..Deadlines::default() };
+    let address = open_within(InProcess::new(EDGE), deadlines).await.0;
+    let mut health = HealthClient::new(Client::connect(address).await.channel());
+    let watched = health.watch(HealthCheckRequest::default()).await;
+    let mut watched = watched.unwrap().into_inner();
+    assert!(watched.message().await.unwrap().is_some());
+    // An answer that ends is cut off after a fifth of it.
+    let next = tokio::time::timeout(SHORT * 10, watched.message()).await;
+    assert!(next.is_err(), "{next:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_do_not_keep_the_server_from_ending() {
     let mut server = Server::start(&[], &[]);
     let client = Client::connect(server.grpc).await;
