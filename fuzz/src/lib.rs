@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tidegate::{Limit, ManualClock, Memory};
 use tidegate_server::config::Config;
+use tidegate_server::doors::Deadlines;
 use tidegate_server::drain::{self, Drainer};
 use tidegate_server::envoy::config::EnvoyConfig;
 use tidegate_server::envoy::grpc::Grpc;
@@ -58,7 +59,7 @@ impl World {
         let metrics = Arc::new(Metrics::default());
         let policy = Config::load_str("policy.yaml", POLICY).expect("a good policy");
         let envoy = EnvoyConfig::load_str("edge.yaml", ENVOY).expect("good limits");
-        let read = Read { policy, envoy: Some(Arc::new(envoy)) };
+        let read = Read { policy, envoy: Some(Arc::new(envoy)), tls: None };
         let active = read.active(&metrics).expect("rules that go together");
         let service = Arc::new(Service::new(Arc::new(engine), active, metrics));
         let (_, seen) = Source::Sample.load();
@@ -66,6 +67,8 @@ impl World {
         let envoy = Arc::new(RateLimits::new(service.clone(), Settings::default()));
         let tokens = Arc::new(Tokens::new(None, Some("admin")));
         let (drainer, drain) = drain::channel();
+        let deadlines = Deadlines::default();
+        let grpc = Grpc::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
         let door = http::Door {
             service: service.clone(),
@@ -74,7 +77,7 @@ impl World {
             envoy: envoy.clone(),
             drain,
         };
-        let router = http::router(door, &Grpc::new(envoy.clone(), tokens.clone()));
+        let router = http::router(door, &grpc);
         Self { service, envoy, tokens, router, _drainer: drainer, runtime }
     }
 

@@ -148,15 +148,16 @@ async fn tidegate() -> Fallible<SocketAddr> {
     let active = active.with_envoy(Some(config), &metrics);
     let service = Arc::new(Service::new(Arc::new(Memory::default()), active, metrics.clone()));
     let limits = RateLimits::new(service, Settings::default());
-    let grpc = Grpc::new(Arc::new(limits), Arc::default());
+    let (drainer, drain) = drain::channel();
+    let deadlines = Deadlines::default();
+    let grpc = Grpc::new(Arc::new(limits), Arc::default(), deadlines, drain.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
-        let (_drainer, drain) = drain::channel();
+        let _drainer = drainer;
         while let Ok((stream, _)) = listener.accept().await {
             let open = metrics.connect(Door::Grpc);
-            let serve =
-                connection::serve(stream, grpc.clone(), open, Deadlines::default(), drain.clone());
+            let serve = connection::serve(stream, grpc.clone(), open, deadlines, drain.clone());
             tokio::spawn(async move { serve.await.ok() });
         }
     });

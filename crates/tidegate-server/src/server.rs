@@ -236,11 +236,10 @@ impl Server {
         let exporting = exporter.map(Exporter::start);
         let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
-        let services = Grpc::new(envoy.clone(), tokens.clone());
-        let (told, asked_too, draining) = (services.clone(), service.clone(), drain.clone());
-        let health = async move { told.tell_health(|| asked_too.health().up, draining).await };
-        tokio::spawn(health);
         let deadlines = doors.deadlines;
+        let services = Grpc::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
+        let (told, asked_too) = (services.clone(), service.clone());
+        tokio::spawn(async move { told.tell_health(|| asked_too.health().up).await });
         let entrance = Entrance {
             door: Door::Http,
             room: Arc::new(Room::new(doors.max_connections)),

@@ -1,7 +1,8 @@
-//! How much is kept of requests that are not all there yet, over all clients and doors.
+//! How much is kept of requests that are not all there yet, over all clients of a door.
 //!
 //! Every request has a bound of its own. A thousand clients that send almost as much, and then nothing, would fill the
-//! memory all the same; so they share a bound, too. A short request never meets it.
+//! memory all the same; so they share a bound, too. A short request never meets it, and what clients of one door send
+//! takes nothing from another.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,39 +13,59 @@ use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
+use crate::metrics::Door;
+
 /// Bytes of each request that are not counted.
 const FREE: usize = 4 << 10;
-/// Bytes beyond those, of all requests together.
-const MOST: usize = 16 << 20;
+/// Bytes beyond those, of all requests through one door together.
+const MOST: usize = 5 << 20;
 
-static LEFT: AtomicUsize = AtomicUsize::new(MOST);
+static LEFT: [AtomicUsize; Door::ALL.len()] = [const { AtomicUsize::new(MOST) }; Door::ALL.len()];
 
-/// What one unfinished request takes of the room for all. It gives it back when it is dropped.
-#[derive(Default, Debug)]
+/// What one unfinished request takes of its door's room. It gives it back when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Unfinished {
+    door: Door,
     taken: usize,
 }
 
 impl Unfinished {
+    /// Nothing yet.
+    pub(crate) const fn new(door: Door) -> Self {
+        Self { door, taken: 0 }
+    }
+
     /// The request has so many bytes by now. Otherwise than for the first of them, there may be no room.
     pub(crate) fn has(&mut self, len: usize) -> Result<(), NoRoom> {
         let wanted = len.saturating_sub(FREE);
         if wanted > self.taken {
             let more = wanted - self.taken;
             let take = |left: usize| left.checked_sub(more);
-            let taken = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+            let taken = self.left().fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
             taken.map_err(|_| NoRoom)?;
         } else if wanted < self.taken {
-            LEFT.fetch_add(self.taken - wanted, Ordering::Relaxed);
+            self.left().fetch_add(self.taken - wanted, Ordering::Relaxed);
         }
         self.taken = wanted;
         Ok(())
+    }
+
+    fn left(&self) -> &'static AtomicUsize {
+        left(self.door)
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        LEFT.fetch_add(self.taken, Ordering::Relaxed);
+        self.left().fetch_add(self.taken, Ordering::Relaxed);
+    }
+}
+
+fn left(door: Door) -> &'static AtomicUsize {
+    match door {
+        Door::Http => &LEFT[0],
+        Door::Resp => &LEFT[1],
+        Door::Grpc => &LEFT[2],
     }
 }
 
@@ -75,8 +96,8 @@ pub(crate) struct Counted<B> {
 }
 
 impl<B> Counted<B> {
-    pub(crate) fn new(body: B) -> Self {
-        Self { body, len: 0, unfinished: Unfinished::default() }
+    pub(crate) fn new(body: B, door: Door) -> Self {
+        Self { body, len: 0, unfinished: Unfinished::new(door) }
     }
 }
 
@@ -119,21 +140,25 @@ mod tests {
 
     #[test]
     fn long_requests_share_what_there_is_and_short_ones_need_none() {
+        let new = || Unfinished::new(Door::Resp);
         let mut all: Vec<Unfinished> = Vec::new();
-        let mut full = Unfinished::default();
+        let mut full = new();
         assert_eq!(full.has(FREE + MOST + 1), Err(NoRoom), "and nothing is taken");
         assert_eq!(full.has(FREE + MOST), Ok(()));
         for _ in 0..1_000 {
-            let mut short = Unfinished::default();
+            let mut short = new();
             assert_eq!(short.has(FREE), Ok(()));
             assert_eq!(short.has(FREE + 1), Err(NoRoom));
             all.push(short);
+        }
+        for other in [Door::Http, Door::Grpc] {
+            assert_eq!(Unfinished::new(other).has(FREE + MOST), Ok(()), "another door's own");
         }
         assert_eq!(full.has(FREE), Ok(()), "it is finished, and another begins");
         assert_eq!(all[0].has(FREE + MOST), Ok(()));
         drop(all);
         assert_eq!(full.has(FREE + MOST), Ok(()), "who leaves gives back");
         drop(full);
-        assert_eq!(LEFT.load(Ordering::Relaxed), MOST);
+        assert_eq!(left(Door::Resp).load(Ordering::Relaxed), MOST);
     }
 }

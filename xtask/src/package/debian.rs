@@ -20,7 +20,10 @@ impl Released {
         tree.copy(&self.sample(), "etc/tidegate/policy.yaml")?;
         let systemd = self.root.join("packaging/systemd");
         tree.copy(&systemd.join("tidegate.service"), "lib/systemd/system/tidegate.service")?;
-        tree.copy(&systemd.join("tokens.conf"), "usr/share/doc/tidegate/examples/tokens.conf")?;
+        for example in ["tokens.conf", "tls.conf"] {
+            let to = format!("usr/share/doc/tidegate/examples/{example}");
+            tree.copy(&systemd.join(example), &to)?;
+        }
         self.completions(&tree, |(shell, file)| match shell {
             "bash" => Some("usr/share/bash-completion/completions/tidegate".into()),
             "zsh" => Some(format!("usr/share/zsh/vendor-completions/{file}")),

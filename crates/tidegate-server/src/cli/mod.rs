@@ -160,3 +160,21 @@ fn visible(text: impl fmt::Display) -> String {
     }
     shown
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_seen_and_json_stays_json() {
+        let value = serde_json::json!({
+            "escape\u{1b}[2J": "del\u{7f} csi\u{9b} turned\u{202e} bom\u{feff}",
+            "kept": "é ✓ 🌊 tab\t line\n",
+        });
+        let shown = visible(&value);
+        assert!(!shown.contains(is_hidden), "{shown:?}");
+        let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(read, value, "{shown}");
+        assert_eq!(visible("a\u{7f}b\tc\n✓"), "a\\u007fb\tc\n✓");
+    }
+}

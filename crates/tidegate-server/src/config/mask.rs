@@ -130,6 +130,13 @@ mod tests {
             ("secret abc", "secret ***"),
             ("secert: abc", "secert: ***"),
             ("{ store: memory, [, secert: abc }", "{ store: memory, [, secert: ***"),
+            ("{ store: memory, Pasword: abc }", "{ store: memory, Pasword: ***"),
+            ("{ a: 1, redis-password-file: abc }", "{ a: 1, redis-password-file: ***"),
+            ("{ a: 1, API_TOKEN: abc }", "{ a: 1, API_TOKEN: ***"),
+            (
+                "{ period: 1s, path: /secret, series: 1 }",
+                "{ period: 1s, path: /secret, series: 1 }",
+            ),
             ("  - 'secret'=abc", "  - 'secret'=***"),
             ("secret", "secret"),
             ("- token-bucket 5/s", "- token-bucket 5/s"),
@@ -140,6 +147,16 @@ mod tests {
             ("key: [\"cookie:token\"]", "key: [\"cookie:token\"]"),
         ] {
             assert_eq!(masked(line), printed);
+        }
+    }
+
+    #[test]
+    fn the_short_look_finds_what_the_long_one_does() {
+        for name in ["secret", "secert", "Sercet", "secrets", "password", "pasword", "passwort"] {
+            assert!(may_be_secret(name) && is_secret(name), "{name}");
+        }
+        for name in ["store", "shadow", "period", "policy", "prefix", "rules", "limits", ""] {
+            assert!(!may_be_secret(name) && !is_secret(name), "{name}");
         }
     }
 }

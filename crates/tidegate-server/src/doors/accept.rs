@@ -1,6 +1,7 @@
 //! The loop that lets clients in.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,12 +75,8 @@ impl Entrance {
                 }
             }
         }
-        // Whoever is at the door already may have asked already. Others may go on coming.
-        for _ in 0..MOST_AT_THE_DOOR {
-            let waiting = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
-            let Ok(Ok((stream, _))) = waiting else { break };
-            self.let_in(stream, &drain, &serve);
-        }
+        let let_in = |(stream, _)| self.let_in(stream, &drain, &serve);
+        those_at_the_door(|| listener.accept(), let_in).await;
     }
 
     /// One client, if there is room. Its handshake keeps nobody else waiting.
@@ -174,6 +171,19 @@ impl Entrance {
     }
 }
 
+/// Whoever is at the door already may have asked already. Others may go on coming, and are not waited for.
+async fn those_at_the_door<T, F>(mut accept: impl FnMut() -> F, mut let_in: impl FnMut(T))
+where
+    F: Future<Output = io::Result<T>>,
+{
+    for _ in 0..MOST_AT_THE_DOOR {
+        match tokio::time::timeout(Duration::ZERO, accept()).await {
+            Ok(Ok(client)) => let_in(client),
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+}
+
 /// Tells that a client speaks TLS where there is none.
 pub(crate) fn tell_of_tls(door: Door) {
     static SELDOM: Seldom = Seldom::new();
@@ -184,5 +194,28 @@ pub(crate) fn tell_of_tls(door: Door) {
             kept_back,
             "a client speaks TLS, and this door has no certificate; use http, redis or plain gRPC"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_are_let_in_and_no_crowd_keeps_the_door_open() {
+        let mut inside = 0;
+        those_at_the_door(|| ready(Ok(())), |()| inside += 1).await;
+        assert_eq!(inside, MOST_AT_THE_DOOR, "more of them come all the time");
+
+        let (mut waiting, mut inside) = (3, 0);
+        let accept = || {
+            let left = waiting;
+            waiting -= 1;
+            async move { if left > 0 { Ok(()) } else { pending().await } }
+        };
+        those_at_the_door(accept, |()| inside += 1).await;
+        assert_eq!(inside, 3, "and then nobody is waited for");
     }
 }

@@ -46,8 +46,8 @@ impl Default for Options {
 pub struct Deadlines {
     /// To agree on TLS.
     pub handshake: Duration,
-    /// To send the head of a request over HTTP, to finish a command of the Redis protocol, and to say who they are
-    /// there.
+    /// To send the head of a request over HTTP, or a message over gRPC; to finish a command of the Redis protocol, to
+    /// send the first one there, and to say who they are.
     pub request: Duration,
     /// To take what they are answered.
     pub answer: Duration,

@@ -22,11 +22,13 @@ use tonic_health::server::{HealthReporter, HealthService};
 use tonic_reflection::server::Builder as Reflection;
 use tower::BoxError;
 
+use super::arrival::{InTime, UntilDrained, too_late};
 use super::proto::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use super::proto::{self, RateLimitRequest, RateLimitResponse};
 use super::service::{Enforcement, Fault, RateLimits};
+use crate::doors::Deadlines;
 use crate::doors::panics::{Panicked, caught};
 use crate::drain::Drain;
 use crate::http::activity::Lasts;
@@ -44,9 +46,6 @@ pub const MAX_MESSAGE: usize = 256 << 10;
 const MAX_ASIDE: usize = 4 << 10;
 /// How many may ask them at once: whoever watches health does so for as long as it likes.
 const MAX_ASIDES: usize = 1_024;
-/// How long a request may take, most of all to arrive.
-const DEADLINE: Duration = Duration::from_secs(10);
-const TOO_LONG: &str = "the request was too long in coming, or its answer";
 /// How often health looks how the store is.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// The services whose health is told: all together, as envoyproxy/ratelimit calls itself, and by its name.
@@ -66,6 +65,9 @@ pub struct Grpc {
     others: Router,
     room_for_others: Arc<Semaphore>,
     health: HealthReporter,
+    /// How long a request may take to arrive.
+    allowed: Duration,
+    drain: Drain,
 }
 
 /// Answers Envoy.
@@ -75,8 +77,13 @@ struct Asked {
 }
 
 impl Grpc {
-    /// The services, answered by `limits` for whoever has a token.
-    pub fn new(limits: Arc<RateLimits>, tokens: Arc<Tokens>) -> Self {
+    /// The services, answered by `limits` for whoever has a token. They end when the server drains.
+    pub fn new(
+        limits: Arc<RateLimits>,
+        tokens: Arc<Tokens>,
+        deadlines: Deadlines,
+        drain: Drain,
+    ) -> Self {
         let health = HealthReporter::new();
         let others = Router::new();
         let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
@@ -98,7 +105,8 @@ impl Grpc {
         });
         let limits = Limits::new(Asked { limits }).max_decoding_message_size(MAX_MESSAGE);
         let room_for_others = Arc::new(Semaphore::new(MAX_ASIDES));
-        Self { limits, tokens, others: others.with_state(()), room_for_others, health }
+        let (others, allowed) = (others.with_state(()), deadlines.request);
+        Self { limits, tokens, others, room_for_others, health, allowed, drain }
     }
 
     /// The addresses that its services are at.
@@ -111,8 +119,8 @@ impl Grpc {
     }
 
     /// Keeps health up to date until the server drains; then nothing here is healthy any more.
-    pub async fn tell_health(&self, is_ready: impl Fn() -> bool, mut drain: Drain) {
-        let mut told = None;
+    pub async fn tell_health(&self, is_ready: impl Fn() -> bool) {
+        let (mut told, mut drain) = (None, self.drain.clone());
         loop {
             let ready = is_ready() && !drain.has_begun();
             if told != Some(ready) {
@@ -171,13 +179,12 @@ where
             if let Err(status) = self.admit(request.headers()) {
                 return Box::pin(std::future::ready(Ok(status.into_http())));
             }
-            let answer = self.limits.call(request.map(|body| Counted::new(body).map_err(told)));
-            return Box::pin(async move {
-                match tokio::time::timeout(DEADLINE, answer).await {
-                    Ok(answer) => answer,
-                    Err(_) => Ok(Status::deadline_exceeded(TOO_LONG).into_http()),
-                }
-            });
+            let (door, allowed) = (door_of(&request), self.allowed);
+            // How long the store may take is for the policy to say: an error instead of its answer would be leave to
+            // pass.
+            let request =
+                request.map(|body| InTime::new(Counted::new(body, door), allowed).map_err(told));
+            return Box::pin(self.limits.call(request));
         }
         let place = match lasts(request.uri().path()) {
             Lasts::UntilTaken => None,
@@ -190,12 +197,13 @@ where
                 }
             },
         };
-        let answer = self.others.call(request);
+        let (allowed, drain) = (self.allowed, self.drain.clone());
+        let answer = self.others.call(request.map(|body| UntilDrained::new(body, drain)));
         Box::pin(async move {
-            let mut response = match tokio::time::timeout(DEADLINE, answer).await {
+            let mut response = match tokio::time::timeout(allowed, answer).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(never)) => match never {},
-                Err(_) => return Ok(Status::deadline_exceeded(TOO_LONG).into_http()),
+                Err(_) => return Ok(too_late().into_http()),
             };
             if place.is_some() {
                 response.extensions_mut().insert(Lasts::AsLongAsWanted);
@@ -213,6 +221,11 @@ fn lasts(path: &str) -> Lasts {
 /// An error of a body, as gRPC tells it.
 fn told(error: BoxError) -> BoxError {
     if error.is::<NoRoom>() { Status::resource_exhausted(NoRoom.to_string()).into() } else { error }
+}
+
+/// The door that a request came through.
+fn door_of<B>(request: &Request<B>) -> Door {
+    request.extensions().get().copied().unwrap_or(Door::Grpc)
 }
 
 fn is_for_limits(path: &str) -> bool {

@@ -6,10 +6,12 @@
 //! - [`lookup`]: which limit a descriptor of a request comes under, and what it is counted by.
 //! - [`service`]: a request in, a response out. `request`: what is asked of each limit; `response`:
 //!   what is told of it.
-//! - [`grpc`]: the door that Envoy comes through, with health and reflection. [`proto`]: its messages.
+//! - [`grpc`]: the door that Envoy comes through, with health and reflection. `arrival`: bodies that come in
+//!   time. [`proto`]: its messages.
 //!   [`json`]: the same messages in JSON.
 //! - [`stats`]: what is counted under envoyproxy/ratelimit's names.
 
+mod arrival;
 pub mod config;
 pub mod grpc;
 pub mod json;

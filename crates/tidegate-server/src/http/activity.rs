@@ -18,6 +18,8 @@ pub(super) struct Activity {
     begun: AtomicU64,
     /// Of these, the ones that have not ended.
     in_flight: AtomicUsize,
+    /// Of these, the ones whose answer lasts for as long as the client likes.
+    lasting: AtomicUsize,
     /// Pulses so far.
     pulses: AtomicUsize,
     /// Answers that are being taken, by whether they began at an even or an odd pulse.
@@ -35,6 +37,11 @@ impl Activity {
     /// Does nobody wait for anything?
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) == 0
+    }
+
+    /// Does anybody wait for something that has an end? Whoever watches does not keep the server from ending.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) > self.lasting.load(Ordering::Relaxed)
     }
 
     /// Does the client not take what is written?
@@ -56,7 +63,7 @@ impl Activity {
     pub(super) fn begin(self: &Arc<Self>) -> Asked {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Asked { activity: self.clone(), answering_since: None }
+        Asked { activity: self.clone(), answering_since: None, lasts: Lasts::UntilTaken }
     }
 
     /// Time goes on. Is an answer stuck?
@@ -84,15 +91,23 @@ pub(crate) enum Lasts {
 pub(super) struct Asked {
     activity: Arc<Activity>,
     answering_since: Option<usize>,
+    lasts: Lasts,
 }
 
 impl Asked {
     /// It ends when this body was taken, or nobody wants it any more.
     pub(super) fn until_taken<B: Body>(mut self, body: B, lasts: Lasts) -> Kept<B, Self> {
-        if lasts == Lasts::UntilTaken && !body.is_end_stream() {
-            let pulse = self.activity.pulses.load(Ordering::Relaxed) % 2;
-            self.activity.answers[pulse].fetch_add(1, Ordering::Relaxed);
-            self.answering_since = Some(pulse);
+        self.lasts = lasts;
+        match lasts {
+            Lasts::AsLongAsWanted => {
+                self.activity.lasting.fetch_add(1, Ordering::Relaxed);
+            }
+            Lasts::UntilTaken if body.is_end_stream() => {}
+            Lasts::UntilTaken => {
+                let pulse = self.activity.pulses.load(Ordering::Relaxed) % 2;
+                self.activity.answers[pulse].fetch_add(1, Ordering::Relaxed);
+                self.answering_since = Some(pulse);
+            }
         }
         Kept::new(body, self)
     }
@@ -102,6 +117,9 @@ impl Drop for Asked {
     fn drop(&mut self) {
         if let Some(pulse) = self.answering_since {
             self.activity.answers[pulse].fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.lasts == Lasts::AsLongAsWanted {
+            self.activity.lasting.fetch_sub(1, Ordering::Relaxed);
         }
         self.activity.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -140,5 +158,22 @@ mod tests {
         assert!((0..10).all(|_| !activity.beat()));
         drop(empty);
         assert!(activity.is_idle());
+    }
+
+    #[test]
+    fn who_watches_is_neither_stuck_nor_waited_for() {
+        let activity = Arc::new(Activity::default());
+        let text = || Full::new(Bytes::from_static(b"text"));
+        let watched = activity.begin().until_taken(text(), Lasts::AsLongAsWanted);
+        assert!((0..10).all(|_| !activity.beat()));
+        assert!(!activity.is_idle() && !activity.is_awaited());
+        let asked = activity.begin();
+        assert!(activity.is_awaited());
+        let answer = asked.until_taken(text(), Lasts::UntilTaken);
+        assert!(activity.is_awaited());
+        drop(watched);
+        assert!(activity.is_awaited());
+        drop(answer);
+        assert!(activity.is_idle() && !activity.is_awaited());
     }
 }

@@ -102,6 +102,7 @@ where
         if let Some(peer) = peer {
             request.extensions_mut().insert(peer);
         }
+        request.extensions_mut().insert(open.door());
         let (asked, open, mut service) = (watched.begin(), open.clone(), service.clone());
         async move {
             // Ours are always ready.
@@ -189,7 +190,7 @@ impl Watch {
                     let is_silent = self.activity.is_idle() && self.activity.begun() == begun;
                     silent = if is_silent { silent + 1 } else { 0 };
                     begun = self.activity.begun();
-                    if shutting && self.activity.is_idle() {
+                    if shutting && !self.activity.is_awaited() {
                         return Ok(());
                     }
                 }

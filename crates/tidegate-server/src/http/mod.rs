@@ -104,16 +104,20 @@ impl Sorry<axum::body::Body> for Router {
 async fn measure(State(door): State<Door>, request: Request, next: Next) -> Response {
     let clock = door.service.clock();
     let before = clock.elapsed();
-    let response = traced(&door.service, request, next).await;
+    let response = traced(&door, request, next).await;
     let took: Duration = clock.elapsed().saturating_sub(before).into();
     door.service.metrics().observe(metrics::Door::Http, took);
     response
 }
 
 /// Answers in a span, if the call has one.
-async fn traced(service: &Service, request: Request, next: Next) -> Response {
-    let begin = |tracer: &Arc<Tracer>| tracer.begin(metrics::Door::Http, Some(request.headers()));
-    let Some(span) = service.tracer().and_then(begin) else { return next.run(request).await };
+async fn traced(door: &Door, request: Request, next: Next) -> Response {
+    let begin = |tracer: &Arc<Tracer>| {
+        // Whoever may not ask decides nothing, not even whether there is a span.
+        let headers = Some(request.headers()).filter(|it| door.admit(Access::Check, it).is_ok());
+        tracer.begin(metrics::Door::Http, headers)
+    };
+    let Some(span) = door.service.tracer().and_then(begin) else { return next.run(request).await };
     // The addresses of calls have nothing of the caller's in them, and methods may.
     let route = request.uri().path().to_owned();
     let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::HEAD];
@@ -194,12 +198,13 @@ async fn read_body(request: Request) -> Result<Bytes, Problem> {
 async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
     const TOO_LONG: (StatusCode, &str) =
         (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long; send at most 64 KiB");
+    let door = request.extensions().get().copied().unwrap_or(metrics::Door::Http);
     let body = request.into_body();
     // What is announced need not come.
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(Problem::new(TOO_LONG.0, TOO_LONG.1));
     }
-    let reading = Limited::new(Counted::new(body), MAX_BODY).collect();
+    let reading = Limited::new(Counted::new(body, door), MAX_BODY).collect();
     let (status, detail) = match tokio::time::timeout(BODY_DEADLINE, reading).await {
         Ok(Ok(body)) => return Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => TOO_LONG,

@@ -62,7 +62,8 @@ impl Writer {
         for answer in &operation.answers {
             responses.insert(answer.status.clone(), self.answer(answer));
         }
-        for status in &operation.problems {
+        // A mistake of ours can be anywhere.
+        for status in operation.problems.iter().chain([&StatusCode::INTERNAL_SERVER_ERROR]) {
             responses.insert(status.as_str().into(), self.problem(*status));
         }
         let mut written = json!({
@@ -164,8 +165,13 @@ fn problem(status: StatusCode) -> (&'static str, &'static str) {
         412 => ("There is a rule of this name already.", "there is a rule of this name already"),
         413 => ("The body is longer than 64 KiB.", "the body is too long; send at most 64 KiB"),
         415 => ("The content type is not JSON.", "send JSON with Content-Type: application/json"),
+        500 => (
+            "The server has made a mistake. It may have been charged.",
+            "the server has made a mistake; it may have been charged, so retry with an id",
+        ),
         503 => (
-            "The store gave no answer; the detail says whether it may have been charged.",
+            "The store gave no answer, and the detail says whether it may have been charged; or \
+             too many long requests are on their way.",
             "no decision, nothing charged: connection refused",
         ),
         _ => ("Something went wrong.", "something went wrong"),

@@ -272,7 +272,7 @@ fn put_rule() -> Operation {
         .takes::<RuleFile>(rule())
         .answers::<RuleBody>(200, "It takes the place of another.", listed("runtime"))
         .answers::<RuleBody>(201, "It is new.", listed("runtime"))
-        .fails(&[400, 401, 403, 408, 412, 413, 415])
+        .fails(&[400, 401, 403, 408, 412, 413, 415, 503])
 }
 
 fn delete_rule() -> Operation {

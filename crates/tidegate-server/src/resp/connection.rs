@@ -104,6 +104,8 @@ struct Client {
     deadlines: Deadlines,
     /// When the client must have said who it is, finished its request, or asked again.
     deadline: Option<Micros>,
+    /// It has sent a whole command, so that it is a client, and may be silent as one.
+    has_asked: bool,
     /// A request has begun and not ended.
     is_unfinished: bool,
 }
@@ -111,16 +113,12 @@ struct Client {
 impl Client {
     fn new(service: Arc<Service>, tokens: Arc<Tokens>, deadlines: Deadlines) -> Self {
         let clock = service.clock().clone();
-        let session = Session::new(tokens);
-        let allowed = match session.access() {
-            Access::Nothing => Some(deadlines.request),
-            Access::Check | Access::Admin => deadlines.resp_idle,
-        };
         Self {
-            deadline: allowed.map(|allowed| clock.elapsed().saturating_add(allowed.into())),
+            deadline: Some(clock.elapsed().saturating_add(deadlines.request.into())),
+            has_asked: false,
             is_unfinished: false,
             deadlines,
-            session,
+            session: Session::new(tokens),
             parser: Parser::new(Caps::UNAUTHENTICATED),
             encoder: Encoder::default(),
             service,
@@ -132,7 +130,7 @@ impl Client {
     async fn converse(&mut self, stream: &mut Stream, drain: &mut Drain) -> io::Result<Next> {
         let mut buffer = BytesMut::new();
         let mut is_first = true;
-        let mut unfinished = Unfinished::default();
+        let mut unfinished = Unfinished::new(Door::Resp);
         while !drain.has_begun() {
             buffer.reserve(self.chunk());
             let read = tokio::select! {
@@ -242,6 +240,7 @@ impl Client {
         }
         let left = rest.len();
         buffer.advance(total - left);
+        self.has_asked |= answered > 0;
         self.set_deadline(total, left, began);
         let took = self.clock.elapsed().saturating_sub(began);
         self.service.metrics().observe_each(Door::Resp, took.into(), answered);
@@ -252,10 +251,10 @@ impl Client {
         Ok(next)
     }
 
-    /// A request that is left unfinished has its time from when its first bytes came; the next one from the end of
-    /// the last.
+    /// The first request has its time from the beginning. A later one that is left unfinished has it from when its first
+    /// bytes came; the next one from the end of the last.
     fn set_deadline(&mut self, total: usize, left: usize, now: Micros) {
-        if self.session.access() == Access::Nothing {
+        if self.session.access() == Access::Nothing || !self.has_asked {
             return;
         }
         let is_new = left < total || !self.is_unfinished;

@@ -1,5 +1,6 @@
 //! What guards the doors besides tokens: how many come in, how long they may take, and our own mistakes.
 
+mod grpc;
 mod panics;
 mod room;
 mod strangers;

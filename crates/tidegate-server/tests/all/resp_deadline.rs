@@ -40,11 +40,31 @@ fn who_does_not_say_who_they_are_is_cut_off() {
 }
 
 #[test]
+fn who_never_sends_a_whole_command_is_cut_off() {
+    let door = Door::open();
+    let silent = Client::connect(door.address);
+    await_deadline(&door);
+    // Half a command, and lines that are none.
+    let mut half = Client::connect(door.address);
+    half.write(b"*1\r\n$4\r\nPI");
+    let mut empty = Client::connect(door.address);
+    empty.write(b"\r\n\r\n");
+    // One that comes later has been seen once it is answered, and so have they.
+    let mut asks = Client::connect(door.address);
+    assert!(asks.ask("PING").is("+PONG"));
+    door.clock.advance(DEADLINE);
+    assert!(is_cut_off(silent) && is_cut_off(half) && is_cut_off(empty));
+    door.clock.advance(DEADLINE * 1_000);
+    assert!(asks.ask("PING").is("+PONG"));
+}
+
+#[test]
 fn a_request_that_is_not_finished_in_time_is_cut_off() {
     let door = Door::open();
     let mut client = Client::connect(door.address);
-    door.clock.advance(DEADLINE * 1_000);
     assert!(client.ask("PING").is("+PONG"));
+    door.clock.advance(DEADLINE * 1_000);
+    assert!(client.ask("PING").is("+PONG"), "it may be silent for as long as it likes");
 
     // Byte by byte, but in time.
     let ping = command(&["PING"]);

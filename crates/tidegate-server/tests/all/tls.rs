@@ -8,10 +8,11 @@ use std::time::Duration;
 use crate::certificates::{Authority, Certificate};
 use crate::inside::Inside;
 use crate::life::{self, serve, tidegate};
-use crate::secure::{ask, config, connect, grpc_health, shown};
+use crate::secure::{ask, config, config_of, connect, grpc_health, shown};
 use crate::support::{Folder, PATIENCE, Server, wait_until};
 use tidegate_server::doors::{self, Deadlines, tls};
 use tidegate_server::tokens::Tokens;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
 
 const RULES: &str = "rules: [{ name: login, limits: [5/min] }]\n";
 const GET: &str = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -87,6 +88,63 @@ fn a_client_without_a_certificate_is_not_let_in_where_one_is_wanted() {
     assert_eq!(shows(&known).code, Some(0), "{}", shows(&known).stderr);
     assert_eq!(shows(&stranger).code, Some(2));
     assert_eq!(check(&server, &ca).code, Some(2));
+}
+
+#[test]
+fn another_certificate_by_a_flag_does_not_let_everybody_in() {
+    let (authority, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    authority.certify("127.0.0.1");
+    let Certificate { cert, key } = others.certify("127.0.0.1");
+    let known = clients.certify("client");
+    let policy = policy(&authority, &format!(", client_ca: {:?}", clients.ca()));
+    let flags = ["--config", &policy, "--tls-cert", &cert, "--tls-key", &key];
+    let server = Server::start(&flags, &[]);
+    assert_eq!(answers(&server, &others, Some(&known)), [true; 4]);
+    assert_eq!(answers(&server, &others, None), [false; 4]);
+}
+
+#[test]
+fn tls_is_1_3_or_1_2_with_forward_secrecy_and_nothing_older() {
+    let authority = Authority::new();
+    authority.certify("127.0.0.1");
+    let server = Server::start(&["--config", &policy(&authority, "")], &[]);
+    for version in [&TLS12, &TLS13] {
+        let config = config_of(&authority, None, &[], &[version]);
+        for (address, question, answer) in
+            [(server.http, GET, "HTTP/1.1 200 OK"), (server.resp, "PING\r\n", "+PONG")]
+        {
+            let mut stream = connect(address, &config).unwrap();
+            assert_eq!(stream.conn.protocol_version(), Some(version.version));
+            assert_eq!(ask(&mut stream, question).unwrap(), answer);
+        }
+    }
+    // 1.0, 1.1, and 1.2 with a key that is sent along: TLS_RSA_WITH_AES_128_GCM_SHA256.
+    const PROTOCOL_VERSION: u8 = 70;
+    const HANDSHAKE_FAILURE: u8 = 40;
+    for (version, alert) in [(1, PROTOCOL_VERSION), (2, PROTOCOL_VERSION), (3, HANDSHAKE_FAILURE)] {
+        for address in [server.http, server.grpc, server.resp] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(&hello(version)).unwrap();
+            let mut told = [0; 7];
+            stream.read_exact(&mut told).unwrap();
+            assert_eq!([told[0], told[5], told[6]], [0x15, 2, alert], "3.{version}");
+        }
+    }
+}
+
+/// The first message of a client that can speak version 3 point `minor` at most, and one cipher.
+fn hello(minor: u8) -> Vec<u8> {
+    // Which signatures it takes: RSA or ECDSA, with SHA-256. Which groups: P-256.
+    let extensions =
+        [&[0, 13, 0, 6, 0, 4, 4, 1, 4, 3][..], &[0, 10, 0, 4, 0, 2, 0, 23], &[0, 11, 0, 2, 1, 0]]
+            .concat();
+    let mut body = vec![3, minor];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0x00, 0x9c, 1, 0, 0, u8::try_from(extensions.len()).unwrap()]);
+    body.extend(extensions);
+    let len = u8::try_from(body.len()).unwrap();
+    [&[0x16, 3, 1, 0, len + 4, 1, 0, 0, len][..], &body].concat()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use tidegate_server::cli::Arguments;
 
-use crate::life::tidegate;
+use crate::life::{millis, tidegate};
 use crate::support::{Folder, Server};
 use crate::{run_if_there, said};
 
@@ -77,13 +77,25 @@ fn every_command_teaches_by_example() {
 
 #[test]
 fn whoever_has_read_enough_may_go() {
-    for arguments in [&["completions", "bash"][..], &["man"]] {
+    let policy = Folder::new().write("policy.yaml", "rules: [{ name: one, limits: [5/s] }]\n");
+    let validate = ["validate", policy.to_str().unwrap()];
+    for arguments in [&["completions", "bash"][..], &["man"], &validate] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"));
         let output = command.args(arguments).stdout(writer).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
     }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_healthy() {
+    // It takes connections, as the system does for it, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let (took, ran) = millis(|| tidegate(&["health", "--server", &address], &[]));
+    assert_eq!((ran.code, &*ran.stderr), (Some(1), "not healthy: no answer within 3 s\n"));
+    assert!(took >= 3_000, "{took} ms");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn words(list: &Value) -> Vec<String> {
 }
 
 /// Panics unless `tidegate` with these arguments is a command.
-fn is_command(arguments: &[String]) {
+pub(super) fn is_command(arguments: &[String]) {
     let line = ["tidegate".to_string()].into_iter().chain(arguments.iter().cloned());
     Arguments::try_parse_from(line).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
 }
@@ -92,6 +92,24 @@ fn containers_start_with_flags_that_there_are_and_may_do_nothing_else() {
             let volumes = pod["volumes"].as_array().unwrap();
             assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
         }
+    }
+}
+
+/// The table of keys and what an attack may add; what the server may take to answer whoever waits.
+const MEMORY_MIB: u64 = 256 + 64;
+const DRAIN_SECONDS: u64 = 65;
+
+#[test]
+fn containers_have_room_for_the_table_and_time_to_drain() {
+    for file in MANIFESTS {
+        let documents = documents(file);
+        let (pod, container) = documents.iter().flat_map(ours).next().unwrap();
+        let limit = container["resources"]["limits"]["memory"].as_str().unwrap();
+        let limit: u64 = limit.strip_suffix("Mi").unwrap().parse().unwrap();
+        assert!(limit > MEMORY_MIB, "{file}: {limit} MiB");
+        let before = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap_or(0);
+        let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+        assert!(grace >= before + DRAIN_SECONDS + 5, "{file}: {grace} s, {before} s before");
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::os::unix::net::UnixDatagram;
 
+use crate::packaging::is_command;
 use crate::support::{Folder, PATIENCE, Server};
 use crate::{at_root, read, run_if_there, said};
 
-/// The unit and its drop-in, with the program that was built in place of the one that is installed.
+/// What a server may be given besides its policy.
+const DROP_INS: [&str; 2] = ["tokens.conf", "tls.conf"];
+
+/// The unit and its drop-ins, with the program that was built in place of the one that is installed.
 fn installed() -> Folder {
     let folder = Folder::new();
     let unit = read("packaging/systemd/tidegate.service");
@@ -13,9 +17,52 @@ fn installed() -> Folder {
     let unit = unit.replace("/usr/bin/tidegate", env!("CARGO_BIN_EXE_tidegate"));
     folder.write("tidegate.service", &unit);
     std::fs::create_dir_all(folder.path("tidegate.service.d")).unwrap();
-    let tokens = at_root("packaging/systemd/tokens.conf");
-    std::fs::copy(tokens, folder.path("tidegate.service.d/tokens.conf")).unwrap();
+    for name in DROP_INS {
+        let to = folder.path("tidegate.service.d").join(name);
+        std::fs::copy(at_root("packaging/systemd").join(name), to).unwrap();
+    }
     folder
+}
+
+/// What a file says about `setting`, of the last line that does.
+fn setting<'a>(file: &'a str, setting: &str) -> &'a str {
+    let start = format!("{setting}=");
+    file.lines().rev().find_map(|line| line.strip_prefix(&start)).expect(setting).trim_matches('"')
+}
+
+/// Whoever installs one does not take away what another has set.
+#[test]
+fn every_drop_in_and_the_file_for_flags_have_a_variable_of_their_own() {
+    let unit = read("packaging/systemd/tidegate.service");
+    let start = setting(&unit, "ExecStart").strip_prefix("/usr/bin/tidegate ").unwrap();
+    let [tokens, tls] = DROP_INS.map(|name| read(&format!("packaging/systemd/{name}")));
+    let given = [
+        setting(&tokens, "Environment"),
+        setting(&tls, "Environment"),
+        "TIDEGATE_FLAGS=--store redis://127.0.0.1:6379 --resp-idle 5min",
+    ];
+    let unset = setting(&unit, "Environment");
+    for used in 0..1 << given.len() {
+        let mut words = Vec::new();
+        for word in start.split(' ') {
+            let Some(name) = word.strip_prefix('$') else {
+                words.push(word.to_string());
+                continue;
+            };
+            assert!(unset.split(' ').any(|one| one == format!("{name}=")), "{name}: {unset}");
+            let mut values = given.iter().enumerate().filter_map(|(nth, given)| {
+                let value = given.strip_prefix(name)?.strip_prefix('=')?;
+                Some(if used >> nth & 1 == 1 { value } else { "" })
+            });
+            let value = values.next().expect("somebody sets it");
+            assert!(values.next().is_none(), "{name} is set by two");
+            words.extend(value.split_whitespace().map(str::to_string));
+        }
+        is_command(&words);
+        let wanted: usize =
+            [6, 4, 4].iter().enumerate().map(|(n, len)| (used >> n & 1) * len).sum();
+        assert_eq!(words.len(), 3 + wanted, "{words:?}");
+    }
 }
 
 #[test]

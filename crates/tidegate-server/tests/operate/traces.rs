@@ -124,6 +124,25 @@ fn upstream_decides_and_the_ratio_where_nobody_has() {
 }
 
 #[test]
+fn a_stranger_does_not_decide_what_is_traced() {
+    let collector = Collector::new(Answers::Well);
+    let arguments = ["--otlp", &collector.url, "--otlp-sample", "0"];
+    let mut server = Server::start(&arguments, &[("TIDEGATE_TOKEN", "sesame")]);
+    let parent = |digit: &str| format!("00-{}-{PARENT}-01", digit.repeat(32));
+    for (digit, token, status) in [("a", "", 401), ("b", "wrong", 401), ("c", "sesame", 200)] {
+        let parent = parent(digit);
+        let headers = [("traceparent", &*parent), ("x-tidegate-token", token)];
+        let check = r#"{"rule":"login","key":"k"}"#;
+        assert_eq!(server.request("POST", "/v1/check", &headers, check).status, status);
+    }
+    // By its end it has sent all there are.
+    server.signal("TERM");
+    assert!(server.wait().is_some_and(|status| status.success()));
+    let traces: Vec<_> = collector.spans().iter().map(|s| s.field("traceId").to_string()).collect();
+    assert_eq!(traces, ["c".repeat(32)]);
+}
+
+#[test]
 fn a_span_that_nobody_has_sent_yet_goes_when_the_server_ends() {
     let collector = Collector::new(Answers::Well);
     let mut server = traced(&collector, &[]);

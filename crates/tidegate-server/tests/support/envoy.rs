@@ -12,6 +12,7 @@ use tidegate_server::active::{Active, Adhoc};
 use tidegate_server::doors::Deadlines;
 use tidegate_server::drain;
 use tidegate_server::envoy::config::EnvoyConfig;
+use tidegate_server::envoy::grpc::Grpc as EnvoyDoor;
 use tidegate_server::envoy::proto::{
     Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
@@ -99,16 +100,25 @@ impl InProcess {
 
 /// The gRPC door of a service, on a port of its own, until the runtime ends.
 pub(crate) async fn open(envoy: InProcess) -> (SocketAddr, ManualClock) {
+    open_within(envoy, Deadlines::default()).await
+}
+
+/// The same with a patience of the test's own.
+pub(crate) async fn open_within(
+    envoy: InProcess,
+    deadlines: Deadlines,
+) -> (SocketAddr, ManualClock) {
     let InProcess { clock, service, limits } = envoy;
-    let grpc = tidegate_server::envoy::grpc::Grpc::new(Arc::new(limits), Arc::default());
+    let (drainer, drain) = drain::channel();
+    let limits = Arc::new(limits);
+    let grpc = EnvoyDoor::new(limits, Arc::default(), deadlines, drain.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
-        let (_drainer, drain) = drain::channel();
+        let _drainer = drainer;
         while let Ok((stream, _)) = listener.accept().await {
             let open = service.metrics().connect(Door::Grpc);
-            let serve =
-                connection::serve(stream, grpc.clone(), open, Deadlines::default(), drain.clone());
+            let serve = connection::serve(stream, grpc.clone(), open, deadlines, drain.clone());
             tokio::spawn(async move { serve.await.ok() });
         }
     });

@@ -15,7 +15,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, DEFAULT_VERSIONS, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
+};
 
 use crate::certificates::{Authority, Certificate};
 use crate::support::PATIENCE;
@@ -29,10 +32,20 @@ pub(crate) fn config(
     identity: Option<&Certificate>,
     protocols: &[&str],
 ) -> Arc<ClientConfig> {
+    config_of(trusted, identity, protocols, DEFAULT_VERSIONS)
+}
+
+/// The same in these versions of TLS.
+pub(crate) fn config_of(
+    trusted: &Authority,
+    identity: Option<&Certificate>,
+    protocols: &[&str],
+    versions: &[&'static SupportedProtocolVersion],
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(trusted.ca()).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .unwrap()
         .with_root_certificates(roots);
     let mut config = match identity {

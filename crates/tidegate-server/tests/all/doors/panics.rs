@@ -109,7 +109,7 @@ impl Doors {
         let envoy = Arc::new(RateLimits::new(service.clone(), Settings::default()));
         let tokens = Arc::new(Tokens::new(None, Some("admin")));
         let (drainer, drain) = drain::channel();
-        let grpc = Grpc::new(envoy.clone(), tokens.clone());
+        let grpc = Grpc::new(envoy.clone(), tokens.clone(), Deadlines::default(), drain.clone());
         let (tokens, drained) = (tokens.clone(), drain.clone());
         let door =
             http::Door { service: service.clone(), policies, tokens: tokens.clone(), envoy, drain };

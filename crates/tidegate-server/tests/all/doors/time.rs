@@ -154,7 +154,14 @@ fn silence_ends_a_connection_of_the_redis_protocol_where_that_is_wanted() {
         let expected = door.clock.elapsed().saturating_add(after.into());
         wait_until(|| door.clock.next_wake().filter(|wake| *wake == expected)).expect("a deadline");
     };
+    // The first command has its own time, which is shorter.
     let silent = Client::connect(door.address);
+    wakes_at(Deadlines::default().request);
+    door.clock.advance(Deadlines::default().request);
+    assert!(rest_of(silent.writer()).is_empty());
+
+    let mut silent = Client::connect(door.address);
+    assert!(silent.ask("PING").is("+PONG"));
     wakes_at(LONG);
     door.clock.advance(LONG);
     assert!(rest_of(silent.writer()).is_empty());
