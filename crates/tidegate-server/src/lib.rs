@@ -6,6 +6,7 @@
 //! - [`server`]: its doors, its life and its end. [`drain`]: the end.
 //! - [`doors`]: how clients come in, with TLS and how many. [`http`] and [`resp`]: what is spoken there. [`envoy`]: what Envoy asks, over gRPC and JSON, and its files. [`tokens`]: who
 //!   may ask.
+//! - [`console`]: pages for people, at the door of HTTP.
 //! - [`service`]: what every door asks. [`explain`]: the same in sentences.
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
 //!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
@@ -17,6 +18,7 @@
 pub mod active;
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod doors;
 pub mod drain;
 pub mod envoy;

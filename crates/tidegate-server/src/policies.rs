@@ -166,6 +166,17 @@ pub struct Listed {
     pub origin: Origin,
 }
 
+/// Some of the rules in force.
+#[derive(Clone, Default, Debug)]
+pub struct Selection {
+    /// These.
+    pub rules: Vec<Listed>,
+    /// How many there are that fit.
+    pub matching: usize,
+    /// How many there are at all.
+    pub all: usize,
+}
+
 /// Where a rule comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
@@ -437,6 +448,24 @@ impl Policies {
         let state = lock(&self.state);
         let all = in_force(&state.file, &state.runtime);
         all.map(|(rule, origin)| Listed { file: rule.file.clone(), origin }).collect()
+    }
+
+    /// Some of the rules in force: those with `filter` in their name, but for the first `skip` of them, and no more
+    /// than `most`.
+    pub fn some_rules(&self, filter: &str, skip: usize, most: usize) -> Selection {
+        let state = lock(&self.state);
+        let mut some = Selection::default();
+        for (rule, origin) in in_force(&state.file, &state.runtime) {
+            some.all += 1;
+            if !rule.file.name.contains(filter) {
+                continue;
+            }
+            some.matching += 1;
+            if some.matching > skip && some.rules.len() < most {
+                some.rules.push(Listed { file: rule.file.clone(), origin });
+            }
+        }
+        some
     }
 
     /// The rule of this name.

@@ -49,6 +49,7 @@ use self::bodies::Object;
 use self::connection::Sorry;
 use self::problem::Problem;
 use self::routes::Route;
+use crate::console::{self, Console};
 use crate::drain::Drain;
 use crate::envoy::grpc::Grpc;
 use crate::envoy::service::RateLimits;
@@ -76,6 +77,8 @@ pub struct Door {
     pub tokens: Arc<Tokens>,
     /// Who answers what Envoy asks.
     pub envoy: Arc<RateLimits>,
+    /// What the pages need.
+    pub console: Arc<Console>,
     /// Whether the server is about to end.
     pub drain: Drain,
 }
@@ -87,7 +90,7 @@ pub fn router(door: Door, grpc: &Grpc) -> Router {
     let calls = calls.route("/json", post(envoy::should_rate_limit));
     let calls = calls.route_layer(from_fn_with_state(door.clone(), measure));
     let all = routes::others().into_iter().fold(calls, add);
-    let all = all.route("/healthcheck", get(envoy::health));
+    let all = all.route("/healthcheck", get(envoy::health)).merge(console::router(&door));
     let add = |router: Router<Door>, path: String| router.route_service(&path, grpc.clone());
     let all = Grpc::addresses().into_iter().fold(all, add);
     all.fallback(not_found).method_not_allowed_fallback(not_allowed).with_state(door)
@@ -191,7 +194,7 @@ async fn read_body(request: Request) -> Result<Bytes, Problem> {
 }
 
 /// The body of a request.
-async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
+pub(crate) async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
     const TOO_LONG: (StatusCode, &str) =
         (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long; send at most 64 KiB");
     let body = request.into_body();

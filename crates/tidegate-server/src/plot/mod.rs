@@ -15,7 +15,8 @@ mod table;
 mod words;
 
 pub use chart::{Colours, Terminal};
-pub use svg::svg;
+pub use svg::{STYLE, svg, svg_for_page};
+pub(crate) use words::number;
 
 use tidegate::simulate::Report;
 

@@ -3,7 +3,7 @@
 use tidegate::{Micros, Wait};
 
 /// `1234567` as `1,234,567`.
-pub(super) fn number(number: u64) -> String {
+pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut written = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {

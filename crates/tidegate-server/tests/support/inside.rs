@@ -35,6 +35,7 @@ impl Inside {
             envoy: Default::default(),
             doors,
             traces: None,
+            console_hosts: Vec::new(),
             tokens,
             exposure: Exposure::Guarded,
         };
