@@ -13,7 +13,7 @@
 //!   kept.
 //! - `unfinished`: how much is kept of requests that are not all there yet.
 //! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations.
-//! - [`metrics`], [`hottest`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
+//! - [`metrics`], [`hottest`], [`live`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
 
 pub mod active;
 pub mod cli;
@@ -25,6 +25,7 @@ pub mod envoy;
 pub mod explain;
 pub mod hottest;
 pub mod http;
+pub mod live;
 pub mod logs;
 pub mod metrics;
 pub mod plot;

@@ -24,6 +24,7 @@ use crate::envoy::grpc::Grpc;
 use crate::envoy::service::RateLimits;
 use crate::envoy::stats::Stats;
 use crate::http;
+use crate::live;
 use crate::metrics::{Door, Metrics};
 use crate::policies::{EnvoySource, Policies, Source, Sources};
 use crate::resp;
@@ -245,6 +246,7 @@ impl Server {
         let exporting = exporter.map(Exporter::start);
         let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
+        tokio::spawn(live::run(service.clone(), drain.clone()));
         let services = Grpc::new(envoy.clone(), tokens.clone());
         let (told, asked_too, draining) = (services.clone(), service.clone(), drain.clone());
         let health = async move { told.tell_health(|| asked_too.health().up, draining).await };

@@ -6,7 +6,7 @@
 //!   the document; `operation` and `examples`: its parts.
 //! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
 //! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
-//!   `strict`: their JSON. `simulate`: limits on imagined traffic. `status`: health and metrics. `envoy`: what
+//!   `strict`: their JSON. `simulate`: limits on imagined traffic. `status`: health and metrics. `live`: what was seen lately. `envoy`: what
 //!   envoyproxy/ratelimit answers.
 //! - [`problem`]: what went wrong. [`connection`]: one client; `patience` and `activity`: how long it may take; `kept`:
 //!   until when.
@@ -20,6 +20,7 @@ mod envoy;
 mod examples;
 pub(crate) mod kept;
 mod keys;
+mod live;
 mod openapi;
 mod operation;
 mod patience;
