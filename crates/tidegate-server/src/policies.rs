@@ -10,6 +10,7 @@ use tidegate::{InvalidRule, Micros, Policy};
 use tracing::{info, warn};
 
 use crate::active::{Active, Adhoc};
+use crate::changes::Changes;
 use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, Ratio, RuleFile, Settings};
 use crate::doors::tls::{self, Certificates, Identity};
 use crate::envoy::config::{EnvoyConfig, Options as EnvoyOptions, SameDomain};
@@ -155,6 +156,8 @@ struct State {
     runtime: BTreeMap<String, LoadedRule>,
     loaded_at: Micros,
     error: Option<String>,
+    /// What the last reading of the files has changed.
+    changes: Option<Arc<Changes>>,
 }
 
 /// A rule with where it comes from.
@@ -302,6 +305,7 @@ impl Policies {
             runtime: BTreeMap::new(),
             loaded_at,
             error: None,
+            changes: None,
         };
         let (seen, state) = (Mutex::new(seen), Mutex::new(state));
         Self { service, sources, certificates, started_with, seen, state }
@@ -395,6 +399,8 @@ impl Policies {
             }
         }
         self.service.activate(active);
+        let now = self.service.clock().now();
+        state.changes = Some(Arc::new(Changes::between(&state.file, &loaded.rules, now)));
         state.settings = loaded.settings;
         state.file = loaded.rules;
         state.envoy = envoy;
@@ -473,6 +479,11 @@ impl Policies {
         let state = lock(&self.state);
         let (rule, origin) = state.find(name)?;
         Some(Listed { file: rule.file.clone(), origin })
+    }
+
+    /// What the last reading of the files has changed about their rules; nothing if they were read once.
+    pub fn changes(&self) -> Option<Arc<Changes>> {
+        lock(&self.state).changes.clone()
     }
 
     /// How the policy is.

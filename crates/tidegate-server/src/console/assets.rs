@@ -41,7 +41,7 @@ impl Asset {
 /// `GET /console/style.css`. What pictures look like comes from where pictures are drawn.
 pub(super) async fn style(headers: HeaderMap) -> Response {
     static STYLE: LazyLock<Asset> = LazyLock::new(|| {
-        let text = format!("{}\n.plot {{\n{}}}\n", include_str!("style.css"), crate::plot::STYLE);
+        let text = format!(".plot {{\n{}}}\n\n{}", crate::plot::STYLE, include_str!("style.css"));
         Asset::new("text/css; charset=utf-8", text)
     });
     STYLE.answer(&headers)

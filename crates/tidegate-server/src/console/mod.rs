@@ -5,13 +5,14 @@
 //! - `page`: what every page has around it. `assets`: the style sheet and the script. `trouble`: what went wrong.
 //! - `hosts`: under which names it answers. `guard`: the headers of every answer. `visitor`: who looks.
 //!   `form`: what they send. `change`: what may change something. `sessions`, `login`: who has signed in.
-//! - `rules`: the policy in force.
+//! - `live`: what goes on now. `rules`: the policy in force.
 
 mod assets;
 mod change;
 mod form;
 mod guard;
 mod hosts;
+mod live;
 mod login;
 mod page;
 mod rules;
@@ -50,6 +51,7 @@ pub struct Console {
     /// How often somebody may try a token, by address.
     attempts: Option<Limiter>,
     clock: Arc<dyn Clock>,
+    live: live::Shared,
 }
 
 impl Console {
@@ -69,6 +71,7 @@ impl Console {
             cookie: Cookie::new(door.port(), tls),
             attempts: limit.map(|limit| Limiter::new(engine, limit)),
             clock,
+            live: live::Shared::default(),
         }
     }
 
@@ -93,6 +96,8 @@ impl fmt::Debug for Console {
 /// All pages.
 pub(crate) fn router(door: &Door) -> Router<Door> {
     Router::new()
+        .route("/", get(live::show))
+        .route("/console/live", get(live::follow))
         .route("/rules", get(rules::list))
         .route("/rules/validate", post(rules::validate))
         .route("/rules/delete", post(rules::delete))

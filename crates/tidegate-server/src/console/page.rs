@@ -2,32 +2,37 @@
 
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
+use tidegate::Micros;
 
 use super::visitor::Visitor;
 
 /// Where people begin.
-pub(super) const HOME: &str = Nav::Rules.path();
+pub(super) const HOME: &str = Nav::Live.path();
 
 /// The pages that every other leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nav {
+    /// What goes on now.
+    Live,
     /// The policy in force.
     Rules,
 }
 
 impl Nav {
     /// In the order in which they are shown.
-    pub(super) const ALL: &[Self] = &[Self::Rules];
+    pub(super) const ALL: &[Self] = &[Self::Live, Self::Rules];
 
     /// Its address.
     pub(crate) const fn path(self) -> &'static str {
         match self {
+            Self::Live => "/",
             Self::Rules => "/rules",
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
+            Self::Live => "Live",
             Self::Rules => "Rules",
         }
     }
@@ -35,15 +40,27 @@ impl Nav {
 
 /// A page: its title, its place among the others, and what stands on it.
 pub(crate) fn page(visitor: &Visitor, nav: Nav, title: &str, body: &Markup) -> Response {
-    framed(title, &header(visitor, nav), body).into_response()
+    framed(title, Refresh::Never, &header(visitor, nav), body).into_response()
+}
+
+/// The same, loaded anew every few seconds where there is no script to keep it up to date.
+pub(super) fn refreshed(visitor: &Visitor, nav: Nav, title: &str, body: &Markup) -> Response {
+    framed(title, Refresh::WithoutScript, &header(visitor, nav), body).into_response()
+}
+
+/// When a page is loaded anew by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refresh {
+    Never,
+    WithoutScript,
 }
 
 /// A page for somebody who may not see the others.
 pub(super) fn bare(title: &str, body: &Markup) -> Html<String> {
-    framed(title, &html! { header.top { (brand()) } }, body)
+    framed(title, Refresh::Never, &html! { header.top { (brand()) } }, body)
 }
 
-fn framed(title: &str, header: &Markup, body: &Markup) -> Html<String> {
+fn framed(title: &str, refresh: Refresh, header: &Markup, body: &Markup) -> Html<String> {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -55,6 +72,9 @@ fn framed(title: &str, header: &Markup, body: &Markup) -> Html<String> {
                 link rel="stylesheet" href="/console/style.css";
                 link rel="icon" type="image/svg+xml" href="/console/icon.svg";
                 script src="/console/console.js" defer {}
+                @if refresh == Refresh::WithoutScript {
+                    noscript { meta http-equiv="refresh" content="5"; }
+                }
             }
             body {
                 a.skip href="#main" { "Skip to the content" }
@@ -101,5 +121,25 @@ fn brand() -> Markup {
             }
             span { "Tidegate" }
         }
+    }
+}
+
+/// A span of which nobody wants to know the decimals.
+pub(crate) fn rough(span: Micros) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let seconds = span.get() / 1_000_000;
+    let unit = UNITS.into_iter().find(|(length, _)| seconds >= 2 * length);
+    let (length, unit) = unit.unwrap_or((1, "s"));
+    format!("{} {unit}", seconds / length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_told_in_one_unit() {
+        let spans = [1, 119, 120, 7_199, 7_200, 172_800].map(|s| rough(Micros::from_secs(s)));
+        assert_eq!(spans, ["1 s", "119 s", "2 min", "119 min", "2 h", "2 d"]);
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! # Layout
 //!
-//! - `row`: one rule, as people read it. `delete`: taking one back. `validate`: is a text a policy?
+//! - `row`: one rule, as people read it. `delete`: taking one back. `changed`: what the last reading changed.
+//! - `validate`: is a text a policy?
 
+mod changed;
 mod delete;
 mod row;
 mod validate;
@@ -30,9 +32,11 @@ pub(super) async fn list(State(door): State<Door>, visitor: Visitor, fields: Fie
     let filter = fields.text("filter").trim();
     let nth = fields.text("page").parse::<usize>().ok().filter(|nth| *nth > 0).unwrap_or(1);
     let selected = door.policies.some_rules(filter, (nth - 1).saturating_mul(PAGE_LEN), PAGE_LEN);
+    let (condition, changes) = (door.policies.condition(), door.policies.changes());
+    let now = door.service.clock().now();
     let body = html! {
         h1 { "Rules" }
-        (condition(&door.policies.condition()))
+        (mistakes(&condition))
         section aria-labelledby="policy" {
             div.bar {
                 h2 #policy { "The policy in force" }
@@ -46,13 +50,14 @@ pub(super) async fn list(State(door): State<Door>, visitor: Visitor, fields: Fie
             (table(&selected, filter, &visitor))
             (pages(&selected, filter, nth))
         }
+        (changed::section(changes.as_deref(), &condition, now))
         (validate::form("", &validate::nothing_yet()))
     };
     page(&visitor, Nav::Rules, "Rules", &body)
 }
 
 /// Why the file as it is now is not in force, if it is not.
-fn condition(condition: &Condition) -> Markup {
+fn mistakes(condition: &Condition) -> Markup {
     html! {
         @if let Some(error) = &condition.error {
             section.notice role="status" {

@@ -1,13 +1,17 @@
 //! Is a text a policy? Told while somebody types.
 
-use axum::extract::State;
+use std::time::Duration;
+
+use axum::extract::RawQuery;
 use axum::response::{Html, IntoResponse, Response};
+use http::StatusCode;
 use maud::{Markup, html};
+use tokio::sync::Semaphore;
 
 use super::super::form::Submitted;
 use super::super::page::{Nav, page};
+use super::super::trouble::Trouble;
 use crate::config::{Config, Loaded, Problem, Problems};
-use crate::http::Door;
 
 /// What the text goes by in what is said about it.
 const NAME: &str = "policy.yaml";
@@ -15,14 +19,15 @@ const SECTION: &str = "verdict";
 
 /// `POST /rules/validate`: a page, or with `part` in the address the section alone.
 pub(in super::super) async fn validate(
-    State(_): State<Door>,
-    axum::extract::RawQuery(query): axum::extract::RawQuery,
+    RawQuery(query): RawQuery,
     Submitted { visitor, fields }: Submitted,
 ) -> Response {
     // Browsers end lines in the way of the mail of old.
     let text = fields.text("text").replace("\r\n", "\n");
-    // Text from anywhere may neither read files of this machine nor its variables.
-    let verdict = verdict(&text, &Config::load_str(NAME, &text));
+    let verdict = match judged(text.clone()).await {
+        Ok(verdict) => verdict,
+        Err(trouble) => return trouble.into_response(),
+    };
     if query.as_deref() == Some("part") {
         return Html(verdict.into_string()).into_response();
     }
@@ -32,6 +37,26 @@ pub(in super::super) async fn validate(
         p { a href="/rules" { "\u{2190} The rules in force" } }
     };
     page(&visitor, Nav::Rules, "Validate", &body)
+}
+
+/// What is wrong with it. One text at a time is looked at, whoever asks: some take a while.
+async fn judged(text: String) -> Result<Markup, Trouble> {
+    static TURNS: Semaphore = Semaphore::const_new(1);
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let busy = || {
+        let detail = "others have their policies looked at; try again";
+        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    };
+    let turn = tokio::time::timeout(PATIENCE, TURNS.acquire()).await;
+    let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+    let judging = tokio::task::spawn_blocking(move || {
+        // Text from anywhere may neither read files of this machine nor its variables.
+        verdict(&text, &Config::load_str(NAME, &text))
+    });
+    judging.await.map_err(|_| {
+        let detail = "the server has made a mistake; try tidegate validate";
+        Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    })
 }
 
 /// The text, and what is said about it.
