@@ -6,23 +6,27 @@
 //! - [`server`]: its doors, its life and its end. [`drain`]: the end.
 //! - [`doors`]: how clients come in, with TLS and how many. [`http`] and [`resp`]: what is spoken there. [`envoy`]: what Envoy asks, over gRPC and JSON, and its files. [`tokens`]: who
 //!   may ask.
+//! - [`console`]: pages for people, at the door of HTTP.
 //! - [`service`]: what every door asks. [`explain`]: the same in sentences.
 //! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
-//!   running. [`active`]: what is in force. [`watch`]: reading it again. [`store`]: where counts are
+//!   running. [`active`]: what is in force. [`changes`]: what another reading has changed. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
 //! - `unfinished`: how much is kept of requests that are not all there yet.
 //! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations.
-//! - [`metrics`], [`hottest`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
+//! - [`metrics`], [`hottest`], [`live`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
 
 pub mod active;
+pub mod changes;
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod doors;
 pub mod drain;
 pub mod envoy;
 pub mod explain;
 pub mod hottest;
 pub mod http;
+pub mod live;
 pub mod logs;
 pub mod metrics;
 pub mod plot;

@@ -10,6 +10,7 @@ use tidegate::{InvalidRule, Micros, Policy};
 use tracing::{info, warn};
 
 use crate::active::{Active, Adhoc};
+use crate::changes::Changes;
 use crate::config::{Config, Loaded, LoadedRule, Problem, Problems, Ratio, RuleFile, Settings};
 use crate::doors::tls::{self, Certificates, Identity};
 use crate::envoy::config::{EnvoyConfig, Options as EnvoyOptions, SameDomain};
@@ -155,6 +156,8 @@ struct State {
     runtime: BTreeMap<String, LoadedRule>,
     loaded_at: Micros,
     error: Option<String>,
+    /// What the last reading of the files has changed.
+    changes: Option<Arc<Changes>>,
 }
 
 /// A rule with where it comes from.
@@ -164,6 +167,17 @@ pub struct Listed {
     pub file: RuleFile,
     /// Where it comes from.
     pub origin: Origin,
+}
+
+/// Some of the rules in force.
+#[derive(Clone, Default, Debug)]
+pub struct Selection {
+    /// These.
+    pub rules: Vec<Listed>,
+    /// How many there are that fit.
+    pub matching: usize,
+    /// How many there are at all.
+    pub all: usize,
 }
 
 /// Where a rule comes from.
@@ -291,6 +305,7 @@ impl Policies {
             runtime: BTreeMap::new(),
             loaded_at,
             error: None,
+            changes: None,
         };
         let (seen, state) = (Mutex::new(seen), Mutex::new(state));
         Self { service, sources, certificates, started_with, seen, state }
@@ -384,6 +399,8 @@ impl Policies {
             }
         }
         self.service.activate(active);
+        let now = self.service.clock().now();
+        state.changes = Some(Arc::new(Changes::between(&state.file, &loaded.rules, now)));
         state.settings = loaded.settings;
         state.file = loaded.rules;
         state.envoy = envoy;
@@ -439,11 +456,34 @@ impl Policies {
         all.map(|(rule, origin)| Listed { file: rule.file.clone(), origin }).collect()
     }
 
+    /// Some of the rules in force: those with `filter` in their name, but for the first `skip` of them, and no more
+    /// than `most`.
+    pub fn some_rules(&self, filter: &str, skip: usize, most: usize) -> Selection {
+        let state = lock(&self.state);
+        let mut some = Selection::default();
+        for (rule, origin) in in_force(&state.file, &state.runtime) {
+            some.all += 1;
+            if !rule.file.name.contains(filter) {
+                continue;
+            }
+            some.matching += 1;
+            if some.matching > skip && some.rules.len() < most {
+                some.rules.push(Listed { file: rule.file.clone(), origin });
+            }
+        }
+        some
+    }
+
     /// The rule of this name.
     pub fn rule(&self, name: &str) -> Option<Listed> {
         let state = lock(&self.state);
         let (rule, origin) = state.find(name)?;
         Some(Listed { file: rule.file.clone(), origin })
+    }
+
+    /// What the last reading of the files has changed about their rules; nothing if they were read once.
+    pub fn changes(&self) -> Option<Arc<Changes>> {
+        lock(&self.state).changes.clone()
     }
 
     /// How the policy is.

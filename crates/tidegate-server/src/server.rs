@@ -13,6 +13,7 @@ use tokio::runtime::{Handle, Runtime};
 use tracing::{info, warn};
 
 use crate::config::Problems;
+use crate::console::{Console, HostName, Tls};
 use crate::doors::accept::Entrance;
 pub use crate::doors::exposed::Exposure;
 use crate::doors::room::Room;
@@ -23,6 +24,7 @@ use crate::envoy::grpc::Grpc;
 use crate::envoy::service::RateLimits;
 use crate::envoy::stats::Stats;
 use crate::http;
+use crate::live;
 use crate::metrics::{Door, Metrics};
 use crate::policies::{EnvoySource, Policies, Source, Sources};
 use crate::resp;
@@ -56,6 +58,8 @@ pub struct Options {
     pub exposure: Exposure,
     /// Where spans of its calls go, if they do.
     pub traces: Option<trace::Options>,
+    /// Names by which people reach the console, besides the address of its door.
+    pub console_hosts: Vec<HostName>,
 }
 
 /// How Envoy is answered.
@@ -81,6 +85,7 @@ pub struct Server {
     store: Store,
     layers: Layers,
     exporter: Option<Exporter>,
+    console: Arc<Console>,
 }
 
 struct Listeners {
@@ -173,6 +178,10 @@ impl Server {
             bound.map_err(|error| StartError::Bind(options.resp, error))?
         };
         let tokens = Arc::new(options.tokens);
+        let address = http.local_addr().map_err(|error| StartError::Bind(options.http, error))?;
+        let tls = if policies.certificates().is_some() { Tls::On } else { Tls::Off };
+        let clock = service.clock().clone();
+        let console = Arc::new(Console::new(address, tls, options.console_hosts, clock));
         let listeners = Listeners { http, resp, grpc };
         Ok(Self {
             service,
@@ -185,6 +194,7 @@ impl Server {
             store,
             layers,
             exporter,
+            console,
         })
     }
 
@@ -232,10 +242,11 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = drain::channel();
         let Self { service, policies, tokens, doors, listeners, .. } = self;
-        let Self { envoy, workers, store, layers, exporter, .. } = self;
+        let Self { envoy, workers, store, layers, exporter, console, .. } = self;
         let exporting = exporter.map(Exporter::start);
         let asked = service.clone();
         tokio::spawn(watch::watch(policies.clone(), drain.clone()));
+        tokio::spawn(live::run(service.clone(), drain.clone()));
         let deadlines = doors.deadlines;
         let services = Grpc::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
         let (told, asked_too) = (services.clone(), service.clone());
@@ -252,6 +263,7 @@ impl Server {
             policies,
             tokens: tokens.clone(),
             envoy,
+            console,
             drain: drain.clone(),
         };
         let router = http::router(door, &services);

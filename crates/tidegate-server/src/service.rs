@@ -16,6 +16,8 @@ use tidegate::{
 
 use crate::active::Active;
 use crate::hottest::Hottest;
+use crate::live::Live;
+use crate::live::denials::Denied;
 use crate::metrics::Metrics;
 use crate::trace::{self, Note, Tracer};
 
@@ -26,6 +28,7 @@ pub struct Service {
     active: RwLock<Arc<Active>>,
     metrics: Arc<Metrics>,
     hottest: Hottest,
+    live: Live,
     adhoc: Cache<Box<str>>,
     throttles: Cache<Throttle>,
     tracer: Option<Arc<Tracer>>,
@@ -219,12 +222,14 @@ impl Service {
     /// A service on this engine, under what is active at first.
     pub fn new(engine: Arc<dyn Engine>, active: Active, metrics: Arc<Metrics>) -> Self {
         let clock = engine.clock();
+        let live = Live::new(clock.elapsed());
         Self {
             limiter: Limiter::with_policy(engine, active.policy.clone()),
             clock,
             active: RwLock::new(Arc::new(active)),
             metrics,
             hottest: Hottest::default(),
+            live,
             adhoc: Cache::default(),
             throttles: Cache::default(),
             tracer: None,
@@ -262,6 +267,11 @@ impl Service {
     /// Which keys are asked about most.
     pub fn hottest(&self) -> &Hottest {
         &self.hottest
+    }
+
+    /// What was seen lately.
+    pub fn live(&self) -> &Live {
+        &self.live
     }
 
     /// How the store is.
@@ -313,7 +323,8 @@ impl Service {
             }
             _ => active.policy.plan_questions(&questions, now)?,
         };
-        self.carry_out(verb, &plan, once, active, now).await
+        let key = asks.first().filter(|_| asks.len() == 1).map(|ask| ask.key);
+        self.carry_out(verb, &plan, Caller { once, key }, active, now).await
     }
 
     /// Answers for a request that the policy's rules are matched against. What it looks like may
@@ -326,7 +337,9 @@ impl Service {
             let active = self.active();
             let now = self.clock.now();
             let plan = active.policy.plan_request(&describe(&active), now)?;
-            if let Some(answer) = self.carry_out(Verb::Check, &plan, None, &active, now).await? {
+            if let Some(answer) =
+                self.carry_out(Verb::Check, &plan, Caller::default(), &active, now).await?
+            {
                 return Ok(answer);
             }
         }
@@ -346,7 +359,9 @@ impl Service {
             let questions = [Question { about, key: ask.key, cost: Cost::ZERO }];
             let now = self.clock.now();
             let plan = active.policy.plan_questions(&questions, now)?;
-            if let Some(answer) = self.carry_out(Verb::Peek, &plan, None, &active, now).await? {
+            if let Some(answer) =
+                self.carry_out(Verb::Peek, &plan, Caller::default(), &active, now).await?
+            {
                 return Ok(tell(&plan, &answer));
             }
         }
@@ -362,7 +377,9 @@ impl Service {
             let active = self.active();
             let now = self.clock.now();
             let plan = active.policy.plan_request(&request, now)?;
-            if let Some(answer) = self.carry_out(Verb::Peek, &plan, None, &active, now).await? {
+            if let Some(answer) =
+                self.carry_out(Verb::Peek, &plan, Caller::default(), &active, now).await?
+            {
                 return Ok(tell(&plan, &answer));
             }
         }
@@ -416,7 +433,7 @@ impl Service {
         &'a self,
         verb: Verb,
         plan: &'a Plan<'a>,
-        once: Option<&'a str>,
+        caller: Caller<'a>,
         active: &'a Arc<Active>,
         now: Micros,
     ) -> Result<Option<Answer>, Failure> {
@@ -432,7 +449,7 @@ impl Service {
             }
         };
         let mut asking = self.limiter.ask(op, plan);
-        if let Some(id) = once {
+        if let Some(id) = caller.once {
             asking = asking.once(id);
         }
         let answer = match verb {
@@ -459,7 +476,7 @@ impl Service {
             }
         };
         if counts {
-            self.count(plan, &decision, active, now);
+            self.count(plan, &decision, caller, active, now);
             active.retry_jitter.iter().for_each(|most| decision.spread_retries(*most));
         }
         let limits = plan.deciding().cloned().collect();
@@ -488,9 +505,17 @@ impl Service {
     }
 
     /// Counts what each rule thought of a call: each once, however many keys it was asked about.
-    fn count(&self, plan: &Plan<'_>, decision: &Decision, active: &Active, now: Micros) {
+    fn count(
+        &self,
+        plan: &Plan<'_>,
+        decision: &Decision,
+        caller: Caller<'_>,
+        active: &Active,
+        now: Micros,
+    ) {
         if let Some(rule) = plan.denied_by() {
             active.metrics(rule.rule()).count(Outcome::Never, decision.source);
+            self.live.denied().note(now, Denied::Rule(rule.rule().name(), caller.key));
             return;
         }
         for rule in plan.exempted_by() {
@@ -501,14 +526,23 @@ impl Service {
         let mut would_deny: SmallVec<[&Rule; 2]> =
             plan.would_be_denied_by().iter().map(|rule| rule.rule()).collect();
         for step in plan.steps() {
-            let mut outcome = Outcome::Allow;
+            let (mut outcome, mut by) = (Outcome::Allow, None);
             for limit in step.limits() {
                 if limit.is_shadow() {
-                    let denied = looking_on.next().is_some_and(|verdict| !verdict.allowed);
-                    would_deny.extend(denied.then_some(step.rule()));
+                    let denied = looking_on.next().filter(|verdict| !verdict.allowed);
+                    would_deny.extend(denied.map(|_| step.rule()));
+                    if let Some(verdict) = denied.filter(|_| decision.allowed()) {
+                        let denied = Denied::Limit(limit, step.key(), verdict.outcome());
+                        self.live.would_deny().note(now, denied);
+                    }
                 } else if let Some(verdict) = deciding.next() {
-                    outcome = worse(outcome, verdict.outcome());
+                    let before = outcome;
+                    outcome = worse(before, verdict.outcome());
+                    by = if outcome == before { by } else { Some(limit) };
                 }
+            }
+            if let Some(limit) = by {
+                self.live.denied().note(now, Denied::Limit(limit, step.key(), outcome));
             }
             self.hottest.note(step.rule().name(), step.key(), outcome, now);
             match outcomes.iter_mut().find(|(rule, _)| rule.name() == step.rule().name()) {
@@ -521,6 +555,9 @@ impl Service {
         }
         // What was denied anyway is nothing that a candidate would have changed.
         if decision.allowed() {
+            for rule in plan.would_be_denied_by() {
+                self.live.would_deny().note(now, Denied::Rule(rule.rule().name(), caller.key));
+            }
             each_once(would_deny).for_each(|rule| active.metrics(rule).count_shadow_denied());
         }
     }
@@ -576,6 +613,15 @@ impl Throttle {
         let limit = Limit::per(self.count, period).burst(burst).build();
         limit.map(Rule::throttle).map_err(|_| Failure::Throttle)
     }
+}
+
+/// Who asks, beside what the plan tells.
+#[derive(Clone, Copy, Default)]
+struct Caller<'a> {
+    /// The name under which it charges at most once.
+    once: Option<&'a str>,
+    /// Whom it concerns, if that is one.
+    key: Option<Key<'a>>,
 }
 
 /// The shortest lease among the limits, or the default.

@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use super::{Failure, Outcome, say};
+use crate::console::HostName;
 use crate::doors::{self, Deadlines, descriptors, panics, tls};
 use crate::envoy::config::SameDomain;
 use crate::envoy::service::{Enforcement, Headers, Settings};
@@ -67,6 +68,9 @@ pub(super) struct Options {
     traces: Traces,
     #[command(flatten)]
     doors: Doors,
+    /// A name by which people reach the console, besides the address of its door; repeatable
+    #[arg(long, value_name = "NAME")]
+    console_host: Vec<HostName>,
     /// Let anybody in from anywhere, though neither token nor TLS guards it
     #[arg(long)]
     insecure: bool,
@@ -221,6 +225,7 @@ pub(super) fn run(options: &Options) -> Result<Outcome, Failure> {
         tokens: Tokens::from_env()?,
         exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
         traces: options.traces.options()?,
+        console_hosts: options.console_host.clone(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(options));

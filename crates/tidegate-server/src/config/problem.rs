@@ -51,6 +51,12 @@ impl Problem {
         &self.message
     }
 
+    /// The line that is meant, and below it carets under what is meant.
+    pub fn excerpt(&self) -> Option<String> {
+        let Excerpt { line, from, to } = self.excerpt.as_ref()?;
+        Some(format!("{line}\n{}{}", " ".repeat(*from), "^".repeat(to - from)))
+    }
+
     /// A problem that has no place in a file.
     pub(crate) fn of_field(field: String, message: String) -> Self {
         Self { place: None, field, message, excerpt: None }

@@ -148,3 +148,50 @@ pub(super) fn simulated() -> Value {
         }],
     })
 }
+
+/// Two seconds of one rule, with a denial.
+pub(super) fn seen_lately() -> Value {
+    let none = json!([]);
+    let series = json!({
+        "allowed": [3, 2],
+        "denied": [0, 1],
+        "errors": none,
+        "would_deny": none,
+        "fallback": none,
+    });
+    let traffic = json!({
+        "totals": { "allowed": 5, "denied": 1, "errors": 0, "would_deny": 0, "fallback": 0 },
+        "rates": { "allowed": 2.5, "denied": 0.5, "errors": 0.0, "would_deny": 0.0, "fallback": 0.0 },
+        "series": series,
+    });
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "at_ms": 1_763_000_002_000_u64,
+        "uptime_s": 2,
+        "seconds": 2,
+        "total": traffic.clone(),
+        "rules": [and(and(traffic, "name", "login"), "lent", 0)],
+        "other": { "allowed": none, "denied": none, "errors": none, "would_deny": none, "fallback": none },
+        "latency": {
+            "p50_us": 3,
+            "p99_us": 5,
+            "p50_us_series": [3, 3],
+            "p99_us_series": [5, 5],
+        },
+        "hottest": [{ "rule": "login", "key": "1.2.3.4", "allowed": 5, "denied": 1 }],
+        "denials": [{
+            "at_ms": 1_763_000_001_500_u64,
+            "kind": "deny",
+            "because": "limit",
+            "rule": "login",
+            "policy": "login.1",
+            "limit": "sliding-log 5/min",
+            "key": "1.2.3.4",
+            "retry_after_ms": 58_000,
+        }],
+        "denials_left_out": 0,
+        "store": how_it_is()["store"],
+        "policy": how_it_is()["policy"],
+        "connections": { "http": 1, "resp": 0, "grpc": 0 },
+    })
+}

@@ -6,7 +6,7 @@
 //!   the document; `operation` and `examples`: its parts.
 //! - `calls`: check, record, refund, reserve, commit, cancel, renew. `bodies`: their JSON.
 //! - `authorize`: forward-auth. `keys`: inspect, reset, explain. `rules`: the policy in force.
-//!   `strict`: their JSON. `simulate`: limits on imagined traffic. `status`: health and metrics. `envoy`: what
+//!   `strict`: their JSON. `simulate`: limits on imagined traffic. `status`: health and metrics. `live`: what was seen lately. `envoy`: what
 //!   envoyproxy/ratelimit answers.
 //! - [`problem`]: what went wrong. [`connection`]: one client; `patience` and `activity`: how long it may take; `kept`:
 //!   until when.
@@ -20,6 +20,7 @@ mod envoy;
 mod examples;
 pub(crate) mod kept;
 mod keys;
+mod live;
 mod openapi;
 mod operation;
 mod patience;
@@ -49,6 +50,7 @@ use self::bodies::Object;
 use self::connection::Sorry;
 use self::problem::Problem;
 use self::routes::Route;
+use crate::console::{self, Console};
 use crate::drain::Drain;
 use crate::envoy::grpc::Grpc;
 use crate::envoy::service::RateLimits;
@@ -76,6 +78,8 @@ pub struct Door {
     pub tokens: Arc<Tokens>,
     /// Who answers what Envoy asks.
     pub envoy: Arc<RateLimits>,
+    /// What the pages need.
+    pub console: Arc<Console>,
     /// Whether the server is about to end.
     pub drain: Drain,
 }
@@ -87,7 +91,7 @@ pub fn router(door: Door, grpc: &Grpc) -> Router {
     let calls = calls.route("/json", post(envoy::should_rate_limit));
     let calls = calls.route_layer(from_fn_with_state(door.clone(), measure));
     let all = routes::others().into_iter().fold(calls, add);
-    let all = all.route("/healthcheck", get(envoy::health));
+    let all = all.route("/healthcheck", get(envoy::health)).merge(console::router(&door));
     let add = |router: Router<Door>, path: String| router.route_service(&path, grpc.clone());
     let all = Grpc::addresses().into_iter().fold(all, add);
     all.fallback(not_found).method_not_allowed_fallback(not_allowed).with_state(door)
@@ -195,7 +199,7 @@ async fn read_body(request: Request) -> Result<Bytes, Problem> {
 }
 
 /// The body of a request.
-async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
+pub(crate) async fn read_bytes(request: Request) -> Result<Bytes, Problem> {
     const TOO_LONG: (StatusCode, &str) =
         (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long; send at most 64 KiB");
     let door = request.extensions().get().copied().unwrap_or(metrics::Door::Http);

@@ -87,6 +87,12 @@ impl Writer {
         if let Some(body) = &answer.content {
             written["content"] = content(body, &mut self.answered);
         }
+        if let Some(media_type) = answer.streamed_as {
+            written["content"][media_type] = {
+                let example = "data: {\"version\":\"..\", ..}\n\n";
+                json!({ "schema": { "type": "string" }, "example": example })
+            };
+        }
         let names = match answer.headers {
             Headers::Nothing => Vec::new(),
             Headers::Limits => LIMIT_HEADERS.to_vec(),

@@ -39,6 +39,8 @@ pub(super) struct Answer {
     pub(super) says: &'static str,
     pub(super) content: Option<Content>,
     pub(super) headers: Headers,
+    /// The media type of a stream of such answers.
+    pub(super) streamed_as: Option<&'static str>,
 }
 
 /// A body that is sent or answered.
@@ -94,6 +96,14 @@ impl Operation {
         self.answer(status.to_string(), says, Some(content), Headers::Nothing)
     }
 
+    /// It answers the same as events, one after the other, to those who ask for them.
+    pub(super) fn or_streams(mut self, media_type: &'static str) -> Self {
+        if let Some(answer) = self.answers.last_mut() {
+            answer.streamed_as = Some(media_type);
+        }
+        self
+    }
+
     /// It answers in plain text.
     pub(super) fn answers_text(self, says: &'static str, example: &str) -> Self {
         let content = Content::new::<String>("text/plain", example.into());
@@ -140,7 +150,7 @@ impl Operation {
         content: Option<Content>,
         headers: Headers,
     ) -> Self {
-        self.answers.push(Answer { status, says, content, headers });
+        self.answers.push(Answer { status, says, content, headers, streamed_as: None });
         self
     }
 }

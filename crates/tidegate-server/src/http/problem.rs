@@ -82,6 +82,11 @@ impl Problem {
         }))
     }
 
+    /// Its status, and what happened: the detail, or else the title.
+    pub(crate) fn told(self) -> (StatusCode, String) {
+        (self.status(), self.0.detail.unwrap_or(self.0.title))
+    }
+
     fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 use super::bodies::{CheckBody, SettleBody};
 use super::examples::{
     RESERVATION, and, decision, denial, how_it_is, key_in_path, key_in_query, listed, parameter,
-    request_in_query, rule, rule_name, simulated,
+    request_in_query, rule, rule_name, seen_lately, simulated,
 };
 use super::keys::{ExplainBody, InspectionBody};
 use super::operation::{Caller, Headers, Operation};
 use super::rules::{RuleBody, RulesBody};
 use super::simulate::{ReportBody, SimulateBody};
 use super::status::StatusBody;
-use super::{Door, authorize, calls, keys, rules, simulate, status};
+use super::{Door, authorize, calls, keys, live, rules, simulate, status};
 use crate::config::RuleFile;
+use crate::live::Snapshot;
 
 /// One address.
 pub(super) struct Route {
@@ -104,6 +105,7 @@ pub(super) fn others() -> Vec<Route> {
             .get(rules::show, show_rule())
             .put(rules::put, put_rule())
             .delete(rules::delete, delete_rule()),
+        Route::at("/v1/live").get(live::live, see_live()),
         Route::at("/v1/simulate").post(simulate::simulate, simulate_traffic()),
         Route::at("/metrics").get(status::metrics, metrics()),
         Route::at("/healthz").get(status::health, health()),
@@ -280,6 +282,20 @@ fn delete_rule() -> Operation {
         .reads([rule_name()])
         .answers_nothing(204, "Taken back.", Headers::Nothing)
         .fails(&[400, 401, 403, 404, 409])
+}
+
+fn see_live() -> Operation {
+    let seconds = json!({ "type": "integer", "minimum": 1, "maximum": 900, "default": 60 });
+    Operation::new("live", Caller::Asker, "Tells what the server has seen lately.")
+        .reads([parameter("query", "seconds", "How many seconds of it.", seconds)])
+        .answers::<Snapshot>(
+            200,
+            "As it was when the last second ended; with `Accept: text/event-stream` as an event, and another every \
+             second.",
+            seen_lately(),
+        )
+        .or_streams(live::EVENT_STREAM)
+        .fails(&[400, 401, 503])
 }
 
 fn simulate_traffic() -> Operation {

@@ -47,6 +47,11 @@ impl Histogram {
         self.sum_nanos.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
+    /// How many fell into each bucket so far.
+    pub(super) fn counts(&self) -> Durations {
+        Durations(self.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed)))
+    }
+
     pub(super) fn render(&self, family: &mut Family<'_>, label: (&str, &str)) {
         let bounds = BOUNDS.iter().map(|(_, text)| *text).chain(["+Inf"]);
         // The count is taken from the buckets, so the two agree however many come in meanwhile.
@@ -62,9 +67,59 @@ impl Histogram {
     }
 }
 
+/// How many durations fell into each bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Durations(pub(crate) [u64; Self::BUCKETS]);
+
+impl Durations {
+    /// How many buckets there are; the last has no bound.
+    pub(crate) const BUCKETS: usize = BOUNDS.len() + 1;
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+    }
+
+    /// The duration in nanoseconds that so many of a hundred do not exceed, about: as if those of one bucket lay
+    /// evenly in it. One beyond all bounds counts as the last bound. `None` if there are none.
+    pub(crate) fn percentile(&self, percent: u64) -> Option<u64> {
+        let count: u64 = self.0.iter().sum();
+        if count == 0 {
+            return None;
+        }
+        let rank = count.saturating_mul(percent).div_ceil(100).max(1);
+        let (mut before, mut from) = (0, 0);
+        for ((bound, _), bucket) in BOUNDS.iter().zip(self.0) {
+            if before + bucket >= rank {
+                let part = u128::from(bound - from) * u128::from(rank - before);
+                return u64::try_from(part / u128::from(bucket)).ok().map(|part| from + part);
+            }
+            (before, from) = (before + bucket, *bound);
+        }
+        Some(from)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_lies_in_its_bucket() {
+        let of = |spans: &[(u64, u64)]| {
+            let histogram = Histogram::default();
+            for (micros, times) in spans {
+                histogram.observe(Duration::from_micros(*micros), *times);
+            }
+            [50, 99, 100].map(|percent| histogram.counts().percentile(percent))
+        };
+        assert_eq!(of(&[]), [None; 3]);
+        assert_eq!(of(&[(3, 100)]), [Some(2_500), Some(4_950), Some(5_000)]);
+        assert_eq!(of(&[(20, 1)]), [Some(25_000); 3]);
+        let [half, most, all] = of(&[(3, 98), (200, 1), (2_000, 1)]);
+        assert!(half.unwrap() <= 5_000, "{half:?}");
+        assert_eq!((most, all), (Some(250_000), Some(2_500_000)));
+        assert_eq!(of(&[(9_000_000, 3)]), [Some(1_000_000_000); 3], "beyond all bounds");
+    }
 
     #[test]
     fn bounds_rise_and_are_written_as_they_are() {

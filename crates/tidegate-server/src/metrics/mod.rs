@@ -22,8 +22,10 @@ use std::time::Duration;
 use tidegate::{Circuit, EngineError, Health, Micros, Rule};
 
 use exposition::{Exposition, Kind};
+pub(crate) use histogram::Durations;
 use histogram::Histogram;
 pub use rules::RuleMetrics;
+pub(crate) use rules::RuleTotals;
 
 /// A way into the server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -142,6 +144,23 @@ impl Metrics {
         Connection { metrics: self.clone(), door }
     }
 
+    /// Connections that are open.
+    pub fn connections(&self, door: Door) -> u64 {
+        self.door(door).connections.load(Ordering::Relaxed)
+    }
+
+    /// Every rule that was ever counted. A copy, so that whoever looks does not hold up a reload.
+    pub(crate) fn all_rules(&self) -> Vec<(Arc<str>, Arc<RuleMetrics>)> {
+        self.rules().iter().map(|(name, rule)| (name.clone(), rule.clone())).collect()
+    }
+
+    /// How long checks took, at all doors.
+    pub(crate) fn durations(&self) -> Durations {
+        let mut all = Durations::default();
+        self.doors.iter().for_each(|door| all.add(&door.durations.counts()));
+        all
+    }
+
     /// Counts a client that was not let in.
     pub fn count_refused(&self, door: Door, why: Refusal) {
         let counts = Refusal::ALL.iter().zip(&self.door(door).refused);
@@ -203,8 +222,7 @@ impl Metrics {
     }
 
     fn render_rules(&self, out: &mut Exposition, health: &Health) {
-        // A copy, so that a scrape does not hold up a reload.
-        let rules: Vec<_> = self.rules().iter().map(|(n, r)| (n.clone(), r.clone())).collect();
+        let rules = self.all_rules();
         let name = "tidegate_checks_total";
         let mut checks =
             out.family(name, Kind::Counter, "Decisions by rule, one per rule and call.");
@@ -239,8 +257,7 @@ impl Metrics {
         }
         let mut connections = out.family("tidegate_connections", Kind::Gauge, "Open connections.");
         for door in Door::ALL {
-            let open = self.door(door).connections.load(Ordering::Relaxed);
-            connections.sample("", &[("door", door.name())], open);
+            connections.sample("", &[("door", door.name())], self.connections(door));
         }
         let help = "Clients that were not let in: full, or no agreement on TLS.";
         let mut refused = out.family("tidegate_connections_refused_total", Kind::Counter, help);

@@ -15,6 +15,17 @@ pub struct RuleMetrics {
     shadow_denied: AtomicU64,
 }
 
+/// What a rule has come to since the server began.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct RuleTotals {
+    pub(crate) allowed: u64,
+    /// Those that can never pass, too.
+    pub(crate) denied: u64,
+    pub(crate) errors: u64,
+    pub(crate) would_deny: u64,
+    pub(crate) fallback: u64,
+}
+
 const OUTCOMES: [&str; 3] = ["allow", "deny", "never"];
 
 /// The last is for a source that is not known here yet.
@@ -68,6 +79,24 @@ impl RuleMetrics {
     /// Decisions by the local limiter, because the store did not answer.
     pub fn fallback_decisions(&self) -> u64 {
         self.decisions[FALLBACK].iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Everything together, whatever the source was.
+    pub(crate) fn totals(&self) -> RuleTotals {
+        let mut sums = [0; OUTCOMES.len()];
+        for counts in &self.decisions {
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count.load(Ordering::Relaxed);
+            }
+        }
+        let [allowed, denied, never] = sums;
+        RuleTotals {
+            allowed,
+            denied: denied + never,
+            errors: self.errors.load(Ordering::Relaxed),
+            would_deny: self.shadow_denied(),
+            fallback: self.fallback_decisions(),
+        }
     }
 
     /// Hands over outcome, source and count. A source that never decided is left out, since a rule

@@ -1,13 +1,15 @@
-//! Pictures of a simulation: for files and browsers, and for the terminal.
+//! Pictures of a simulation and of what goes on: for files and browsers, and for the terminal.
 //!
 //! # Layout
 //!
 //! - [`svg`]: the picture. `panel` draws what became of one candidate, `scale` says where numbers go, `canvas`
 //!   writes the elements and escapes what others have written, `style.css` has the colours of day and night.
+//! - [`Flow`]: what passes and what does not, as it happens.
 //! - [`in_words`]: a table and charts of characters: `table`, `chart`. `words` writes numbers and spans.
 
 mod canvas;
 mod chart;
+mod flow;
 mod panel;
 mod scale;
 mod svg;
@@ -15,7 +17,9 @@ mod table;
 mod words;
 
 pub use chart::{Colours, Terminal};
-pub use svg::svg;
+pub use flow::Flow;
+pub use svg::{STYLE, svg, svg_for_page};
+pub(crate) use words::{number, span};
 
 use tidegate::simulate::Report;
 

@@ -15,11 +15,31 @@ const HEADER: f64 = 92.0;
 /// How long the traffic may be written.
 const MOST_LETTERS: usize = 100;
 
+/// The colours of pictures, by day and by night.
+pub const STYLE: &str = include_str!("style.css");
+
 /// A picture: offered and admitted over time, one panel for each candidate, and below it how much of
 /// each limit was used, with the bound that it promises.
 ///
 /// The same report gives the same bytes. It loads nothing, and follows the reader's choice of light or dark.
 pub fn svg(report: &Report) -> String {
+    picture(report, &Place::File)
+}
+
+/// The same as a part of a page, which has [`STYLE`] for everything of the class `plot`.
+pub fn svg_for_page(report: &Report) -> String {
+    picture(report, &Place::Page)
+}
+
+/// Where a picture is shown.
+enum Place {
+    /// By itself, so that it has its size and its colours with it.
+    File,
+    /// On a page, which gives it both.
+    Page,
+}
+
+fn picture(report: &Report, place: &Place) -> String {
     let mut body = Canvas::default();
     header(&mut body, report);
     // One scale for all, or they could not be compared.
@@ -38,11 +58,17 @@ pub fn svg(report: &Report) -> String {
     }
     let height = y;
     let mut page = Canvas::default();
+    let (attributes, style) = match place {
+        Place::File => {
+            let size = format!("width=\"{WIDTH:.0}\" height=\"{height:.0}\"");
+            (size, format!("<style>{}</style>\n", STYLE.trim_end()))
+        }
+        Place::Page => ("class=\"plot\"".into(), String::new()),
+    };
     page.write(format_args!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH:.0} {height:.0}\" width=\"{WIDTH:.0}\" \
-         height=\"{height:.0}\" role=\"img\">\n<title>{}</title>\n<style>{}</style>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH:.0} {height:.0}\" {attributes} \
+         role=\"img\">\n<title>{}</title>\n{style}",
         escaped(&title(report)),
-        include_str!("style.css").trim_end(),
     ));
     page.rectangle("paper", Area { x: 0.0, y: 0.0, width: WIDTH, height });
     page.finish() + &body.finish() + "</svg>\n"

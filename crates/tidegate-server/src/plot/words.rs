@@ -3,7 +3,7 @@
 use tidegate::{Micros, Wait};
 
 /// `1234567` as `1,234,567`.
-pub(super) fn number(number: u64) -> String {
+pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut written = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {
@@ -27,7 +27,7 @@ pub(super) fn fraction(millionths: u64) -> String {
 }
 
 /// A span in the unit that suits it, with a decimal if it needs one, rounded up: nobody is told to wait too short.
-pub(super) fn span(span: Micros) -> String {
+pub(crate) fn span(span: Micros) -> String {
     const UNITS: [(u64, &str); 6] = [
         (86_400_000_000, "d"),
         (3_600_000_000, "h"),

@@ -52,6 +52,7 @@ mod http_admin;
 mod http_bad_input;
 mod http_reservations;
 mod lifetime;
+mod live;
 mod openapi;
 mod outage;
 mod redis_cell;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::{Folder, Response, Server};
 
 /// Every address and its methods. What is missing here must not be in the document.
-const ADDRESSES: [(&str, &str); 18] = [
+const ADDRESSES: [(&str, &str); 19] = [
     ("/healthz", "get"),
     ("/metrics", "get"),
     ("/openapi.json", "get"),
@@ -20,6 +20,7 @@ const ADDRESSES: [(&str, &str); 18] = [
     ("/v1/explain", "get"),
     ("/v1/keys", "delete get"),
     ("/v1/keys/{rule}/{key}", "delete get"),
+    ("/v1/live", "get"),
     ("/v1/record", "post"),
     ("/v1/refund", "post"),
     ("/v1/renew", "post"),
@@ -269,10 +270,11 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
 }
 
 /// What is answered by each rule's `on_store_failure`; and what needs no store, and has 503 for a crowd.
-const ANSWERED_ALONE: [&str; 7] = [
+const ANSWERED_ALONE: [&str; 8] = [
     "/v1/authorize",
     "/v1/check",
     "/v1/explain",
+    "/v1/live",
     "/v1/record",
     "/v1/reserve",
     "put /v1/rules/{name}",
@@ -564,6 +566,10 @@ impl Servers {
         self.keys(&mut all);
         self.rules(&mut all);
         self.simulating(&mut all);
+        for path in ["/v1/live", "/v1/live?seconds=900", "/v1/live?seconds=0"] {
+            all.push((&self.open, Request::new("get", path)));
+            all.push((&self.guarded, Request::new("get", path)));
+        }
         for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
             all.push((&self.guarded, Request::new("get", path)));
             all.push((&self.without_store, Request::new("get", path)));

@@ -389,6 +389,7 @@ fn a_thousand_reloads_under_load_drop_nobody_and_mix_nothing() {
         tokens: Tokens::default(),
         exposure: Exposure::Guarded,
         traces: None,
+        console_hosts: Vec::new(),
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(server::Server::bind(options)).unwrap();

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegate_server::doors;
+use tidegate_server::metrics::Metrics;
 use tidegate_server::policies::Source;
 use tidegate_server::server::{Exposure, Options, Server};
 use tidegate_server::service::Service;
@@ -35,6 +36,7 @@ impl Inside {
             envoy: Default::default(),
             doors,
             traces: None,
+            console_hosts: Vec::new(),
             tokens,
             exposure: Exposure::Guarded,
         };
@@ -49,6 +51,10 @@ impl Inside {
 
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        self.service.metrics()
     }
 
     /// Waits until the metrics have this line.

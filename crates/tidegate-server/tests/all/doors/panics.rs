@@ -8,6 +8,7 @@ use tidegate::{
     Answer, Call, Charge, Clock, Decision, Engine, Health, Inspection, Key, ManualClock, Memory,
     RuleLimit, Source as DecidedBy, Verdict,
 };
+use tidegate_server::console::{Console, Tls};
 use tidegate_server::doors::Deadlines;
 use tidegate_server::drain;
 use tidegate_server::envoy::grpc::Grpc;
@@ -111,8 +112,17 @@ impl Doors {
         let (drainer, drain) = drain::channel();
         let grpc = Grpc::new(envoy.clone(), tokens.clone(), Deadlines::default(), drain.clone());
         let (tokens, drained) = (tokens.clone(), drain.clone());
-        let door =
-            http::Door { service: service.clone(), policies, tokens: tokens.clone(), envoy, drain };
+        let (address, clock) = ("127.0.0.1:0".parse().unwrap(), service.clock().clone());
+        let console = Arc::new(Console::new(address, Tls::Off, Vec::new(), clock));
+        let (service_too, tokens_too) = (service.clone(), tokens.clone());
+        let door = http::Door {
+            service: service_too,
+            policies,
+            tokens: tokens_too,
+            envoy,
+            console,
+            drain,
+        };
         let router = http::router(door, &grpc);
         let runtime = Runtime::new().unwrap();
         let (web, redis) = runtime

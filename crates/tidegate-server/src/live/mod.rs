@@ -1,0 +1,244 @@
+//! What the server has seen lately, for people.
+//!
+//! # Layout
+//!
+//! - [`Live`] holds it. [`run`] looks at the counters once a second; a call pays for nothing but a denial, and for
+//!   that next to nothing.
+//! - `history`: the calls of each rule in each of the last seconds, in a `ring`. [`denials`]: who was denied.
+//! - [`snapshot`]: all of it as it is told.
+
+pub mod denials;
+mod history;
+mod ring;
+pub mod snapshot;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tidegate::{Clock, Micros};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use self::denials::Denials;
+use self::history::History;
+pub use self::snapshot::{Present, Snapshot};
+use crate::drain::Drain;
+use crate::metrics::Metrics;
+use crate::service::Service;
+
+/// The most seconds that are remembered: a quarter of an hour.
+pub const MAX_SECONDS: usize = 900;
+
+/// What an event is wrapped in. There are no line feeds in between.
+const EVENT_START: &[u8] = b"data: ";
+const EVENT_END: &[u8] = b"\n\n";
+
+/// What the server has seen lately.
+#[derive(Debug)]
+pub struct Live {
+    began: Micros,
+    history: Mutex<History>,
+    denied: Denials,
+    would_deny: Denials,
+    ticks: watch::Sender<u64>,
+    written: Mutex<Written>,
+    streams: Arc<Semaphore>,
+}
+
+/// How many of the last seconds somebody wants to see.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Seconds(usize);
+
+impl Seconds {
+    /// A minute.
+    pub const DEFAULT: Self = Self(60);
+
+    /// From 1 to [`MAX_SECONDS`].
+    pub fn new(seconds: usize) -> Option<Self> {
+        (1..=MAX_SECONDS).contains(&seconds).then_some(Self(seconds))
+    }
+
+    /// The number.
+    pub fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What was written of one second, for everybody who wants the same.
+#[derive(Default, Debug)]
+struct Written {
+    tick: u64,
+    texts: Vec<(Seconds, Bytes)>,
+}
+
+impl Written {
+    /// The most texts; whoever wants yet another span has it written anew.
+    const MAX: usize = 4;
+}
+
+impl Live {
+    /// The most who may follow at a time.
+    pub const MAX_STREAMS: usize = 64;
+
+    /// Nothing seen yet. Instants without another word are [`Clock::elapsed`].
+    pub fn new(now: Micros) -> Self {
+        Self {
+            began: now,
+            history: Mutex::new(History::new(now)),
+            denied: Denials::default(),
+            would_deny: Denials::default(),
+            ticks: watch::Sender::new(0),
+            written: Mutex::default(),
+            streams: Arc::new(Semaphore::new(Self::MAX_STREAMS)),
+        }
+    }
+
+    /// Calls that were denied.
+    pub fn denied(&self) -> &Denials {
+        &self.denied
+    }
+
+    /// Calls that a shadow limit would have denied, and that were allowed.
+    pub fn would_deny(&self) -> &Denials {
+        &self.would_deny
+    }
+
+    /// Looks at the counters, and tells whoever follows that there is something new.
+    pub fn sample(&self, now: Micros, metrics: &Metrics) {
+        let rules = metrics.all_rules();
+        let totals = rules.iter().map(|(name, counters)| (name, counters.totals()));
+        self.history().sample(now, totals, metrics.durations());
+        self.ticks.send_modify(|tick| *tick += 1);
+    }
+
+    /// Changes with every sample.
+    pub fn ticks(&self) -> watch::Receiver<u64> {
+        self.ticks.subscribe()
+    }
+
+    /// A place among those who follow, for as long as it is held; none if there are too many.
+    pub fn follow(&self) -> Option<OwnedSemaphorePermit> {
+        self.streams.clone().try_acquire_owned().ok()
+    }
+
+    /// A snapshot in JSON, as it was after the last sample: made for the first who asks, and the same for all others.
+    pub fn json(&self, seconds: Seconds, present: impl FnOnce() -> Present) -> Bytes {
+        let event = self.event(seconds, present);
+        event.slice(EVENT_START.len()..event.len() - EVENT_END.len())
+    }
+
+    /// The same as one of a stream of events.
+    pub fn event(&self, seconds: Seconds, present: impl FnOnce() -> Present) -> Bytes {
+        let mut written = lock(&self.written);
+        let tick = *self.ticks.borrow();
+        if written.tick != tick {
+            *written = Written { tick, texts: Vec::new() };
+        }
+        let known = written.texts.iter().find(|(of, _)| *of == seconds && tick > 0);
+        if let Some((_, text)) = known {
+            return text.clone();
+        }
+        let snapshot = self.snapshot(seconds, present());
+        let mut text = EVENT_START.to_vec();
+        // Nothing in it can fail to be written.
+        let _ = serde_json::to_writer(&mut text, &snapshot);
+        text.extend_from_slice(EVENT_END);
+        let text = Bytes::from(text);
+        if written.texts.len() < Written::MAX {
+            written.texts.push((seconds, text.clone()));
+        }
+        text
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        lock(&self.history)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks at the counters at the turn of every second, until the server drains.
+pub async fn run(service: Arc<Service>, mut drain: Drain) {
+    const SECOND: u64 = 1_000_000;
+    let clock = service.clock().clone();
+    loop {
+        let next = Micros::from_secs(clock.elapsed().get() / SECOND + 1);
+        tokio::select! {
+            () = clock.sleep_until(next) => {}
+            () = drain.begun() => return,
+        }
+        service.live().sample(clock.elapsed(), service.metrics());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{Health, Outcome, Source};
+
+    use super::*;
+
+    const START: Micros = Micros::from_secs(50);
+
+    fn after(seconds: u64) -> Micros {
+        START.saturating_add(Micros::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_snapshot_is_written_once_for_everybody_who_wants_the_same() {
+        let (live, metrics) = (Live::new(START), Metrics::default());
+        let present = || Present::at(after(1), Health::up(None, 0));
+        let never = || -> Present { panic!("written already") };
+        live.sample(after(1), &metrics);
+        let first = live.json(Seconds::DEFAULT, present);
+        assert_eq!(live.json(Seconds::DEFAULT, never).as_ptr(), first.as_ptr());
+        for seconds in 1..=900 {
+            live.json(Seconds::new(seconds).unwrap(), present);
+        }
+        assert_eq!(lock(&live.written).texts.len(), Written::MAX);
+        live.sample(after(2), &metrics);
+        metrics.rule("a").count(Outcome::Allow, Source::Memory);
+        assert_ne!(live.json(Seconds::DEFAULT, present).as_ptr(), first.as_ptr());
+        assert_eq!(lock(&live.written).texts.len(), 1);
+    }
+
+    #[test]
+    fn before_the_first_second_is_over_nothing_is_kept() {
+        let live = Live::new(START);
+        let mut asked = 0;
+        for _ in 0..2 {
+            live.json(Seconds::DEFAULT, || {
+                asked += 1;
+                Present::at(START, Health::up(None, 0))
+            });
+        }
+        assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn who_follows_is_told_and_there_is_room_for_a_few() {
+        let (live, metrics) = (Live::new(START), Metrics::default());
+        let ticks = live.ticks();
+        assert!(!ticks.has_changed().unwrap());
+        live.sample(after(1), &metrics);
+        assert!(ticks.has_changed().unwrap());
+        let places: Vec<_> = (0..Live::MAX_STREAMS).map_while(|_| live.follow()).collect();
+        assert_eq!((places.len(), live.follow().is_none()), (Live::MAX_STREAMS, true));
+        drop(places);
+        assert!(live.follow().is_some());
+    }
+
+    #[test]
+    fn seconds_are_within_what_is_remembered() {
+        for (seconds, good) in [(0, false), (1, true), (900, true), (901, false)] {
+            assert_eq!(Seconds::new(seconds).is_some(), good, "{seconds}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! `GET /v1/live`: what the server has seen lately, once and every second.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::{Outcome, Source};
+use tidegate_server::doors::{self, Deadlines};
+use tidegate_server::live::{Live, Snapshot};
+use tidegate_server::tokens::Tokens;
+
+use crate::inside::Inside;
+use crate::support::{Http, PATIENCE, Server, wait_until};
+
+const POLICY: &str = r#"
+rules:
+  - { name: login, limits: ["sliding-log 5/h", "100/h"] }
+  - { name: tried, limits: ["100/h"], shadow_limits: ["2/h"] }
+  - { name: listed, limits: ["5/h"], deny: [foe] }
+  - { name: unused, limits: ["5/h"] }
+"#;
+
+fn check(server: &Server, rule: &str, key: &str) {
+    server.post("/v1/check", &json!({ "rule": rule, "key": key }));
+}
+
+/// What is told once it is as wanted.
+fn live_when(server: &Server, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    let get = || {
+        let response = server.get("/v1/live");
+        assert_eq!(response.status, 200, "{}", response.body);
+        let snapshot: Snapshot = serde_json::from_str(&response.body).unwrap();
+        wanted(&snapshot).then_some(snapshot)
+    };
+    wait_until(get).unwrap_or_else(|| panic!("never so: {}", server.get("/v1/live").body))
+}
+
+#[test]
+fn what_was_asked_is_told_by_rule_and_second() {
+    let server = Server::with_policy(POLICY);
+    (0..8).for_each(|_| check(&server, "login", "alice"));
+    (0..4).for_each(|_| check(&server, "tried", "bob"));
+    check(&server, "listed", "foe");
+    let seen = live_when(&server, |seen| seen.total.totals.allowed == 9);
+    assert_eq!((seen.total.totals.denied, seen.total.totals.would_deny), (4, 2));
+    let names: Vec<&str> = seen.rules.iter().map(|rule| &*rule.name).collect();
+    assert_eq!(names, ["listed", "login", "tried"]);
+    let login = &seen.rules[1].traffic;
+    assert_eq!((login.totals.allowed, login.totals.denied), (5, 3));
+    assert_eq!(login.series.allowed.len(), 60);
+    assert_eq!(login.series.allowed.iter().sum::<u32>(), 5);
+    assert_eq!(login.series.denied.iter().sum::<u32>(), 3);
+    assert!(login.series.errors.is_empty(), "nothing but zeros");
+    assert!(login.rates.allowed > 0.0 && login.rates.denied > 0.0, "{:?}", login.rates);
+    assert!(seen.latency.p99_us >= seen.latency.p50_us && seen.latency.p50_us.is_some());
+    assert_eq!(seen.latency.p50_us_series.len(), 60);
+    assert_eq!((seen.policy.rules, &seen.policy.error), (4, &None));
+    assert!(seen.store.up && seen.store.circuit.is_none());
+    assert_eq!(seen.connections.http, 1, "this one");
+    let hot = &seen.hottest[0];
+    assert_eq!((&*hot.rule, &*hot.key, hot.allowed, hot.denied), ("login", "alice", 5, 3));
+}
+
+#[test]
+fn who_was_denied_is_told_with_what_denied_it() {
+    let server = Server::with_policy(POLICY);
+    (0..6).for_each(|_| check(&server, "login", "al\u{1b}ice"));
+    (0..3).for_each(|_| check(&server, "tried", "bob"));
+    check(&server, "listed", "foe");
+    server.post("/v1/check", &json!({ "rule": "login", "key": "huge", "cost": 101 }));
+    let seen = live_when(&server, |seen| seen.denials.len() == 4);
+    let told: Vec<Value> =
+        seen.denials.iter().map(|denial| serde_json::to_value(denial).unwrap()).collect();
+    let fields = |i: usize, names: &[&str]| -> Vec<Value> {
+        names.iter().map(|name| told[i][name].clone()).collect()
+    };
+    let names = ["kind", "because", "rule", "policy", "limit", "key"];
+    let expected = [
+        json!(["deny", "never", "login", "login.1", "sliding-log 5/h", "huge"]),
+        json!(["deny", "list", "listed", null, null, "foe"]),
+        json!(["would_deny", "limit", "tried", "tried.shadow.1", "2/h", "bob"]),
+        json!(["deny", "limit", "login", "login.1", "sliding-log 5/h", "al\\u{1b}ice"]),
+    ];
+    for (i, expected) in expected.into_iter().enumerate() {
+        assert_eq!(Value::from(fields(i, &names)), expected);
+    }
+    assert!(told[3]["retry_after_ms"].as_u64().is_some_and(|wait| wait > 3_000_000), "{}", told[3]);
+    assert_eq!((&told[0]["retry_after_ms"], seen.denials_left_out), (&Value::Null, 0));
+}
+
+#[test]
+fn how_much_of_the_past_can_be_chosen_and_a_token_is_asked_for() {
+    let policy = crate::support::Folder::new().write("policy.yaml", POLICY);
+    let policy = policy.to_str().unwrap();
+    let server = Server::start(&["--config", policy], &[("TIDEGATE_TOKEN", "ask-me")]);
+    let get = |path: &str| server.request("GET", path, &[("x-tidegate-token", "ask-me")], "");
+    assert_eq!(get("/v1/live?seconds=900").json()["seconds"], 900);
+    assert_eq!(get("/v1/live?seconds=900").header("cache-control"), Some("no-store"));
+    for path in ["/v1/live?seconds=901", "/v1/live?seconds=x", "/v1/live?colour=red"] {
+        assert_eq!(get(path).status, 400, "{path}");
+    }
+    for accept in ["application/json", "text/event-stream"] {
+        assert_eq!(server.request("GET", "/v1/live", &[("accept", accept)], "").status, 401);
+    }
+}
+
+/// A stream of events over HTTP/1.
+struct Stream(BufReader<TcpStream>);
+
+impl Stream {
+    fn open(address: SocketAddr, path: &str) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: test\r\naccept: text/event-stream\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn status(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().into()
+    }
+
+    /// The next event; none at the end of the stream.
+    fn next(&mut self) -> Option<Value> {
+        let mut data = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            if self.0.read_until(b'\n', &mut line).unwrap() == 0 {
+                return None;
+            }
+            // The sizes of chunks stand between, and a long event comes in several.
+            if line.starts_with(b"data: ") {
+                data = line;
+            } else if !data.is_empty() && line != b"\n" {
+                let is_size = line.ends_with(b"\r\n");
+                if !is_size {
+                    data.truncate(data.len() - 2);
+                    data.extend(line);
+                }
+            }
+            let text = data.strip_prefix(b"data: ").unwrap_or_default();
+            if let Ok(event) = serde_json::from_slice(text) {
+                return Some(event);
+            }
+        }
+    }
+}
+
+#[test]
+fn events_come_every_second_and_end_with_the_server() {
+    let mut server = Server::with_policy(POLICY);
+    let mut stream = Stream::open(server.http, "/v1/live?seconds=3");
+    assert_eq!(stream.status(), "HTTP/1.1 200 OK");
+    let first = stream.next().unwrap();
+    assert_eq!(first["seconds"], 3);
+    check(&server, "login", "alice");
+    let mut at = first["at_ms"].as_u64().unwrap();
+    let mut seen = 0;
+    for _ in 0..5 {
+        let next = stream.next().expect("the server runs");
+        let now = next["at_ms"].as_u64().unwrap();
+        assert!(now > at, "{now} after {at}");
+        at = now;
+        seen = seen.max(next["total"]["totals"]["allowed"].as_u64().unwrap());
+    }
+    assert_eq!(seen, 1);
+    let (took, status) = crate::life::millis(|| {
+        server.signal("TERM");
+        while stream.next().is_some() {}
+        server.wait()
+    });
+    assert!(status.is_some_and(|status| status.success()), "it ends well");
+    // The drain would wait 65 s for somebody who is being answered.
+    assert!(took < 20_000, "{took} ms");
+}
+
+#[test]
+fn who_follows_is_not_idle_and_one_who_takes_nothing_is_cut_off() {
+    const SHORT: Duration = Duration::from_millis(300);
+    let deadlines = Deadlines { idle: SHORT, answer: SHORT, ..Deadlines::default() };
+    let options = doors::Options { deadlines, ..doors::Options::default() };
+    let server = Inside::start(options, Tokens::default());
+    let mut stream = Stream::open(server.http, "/v1/live?seconds=900");
+    // Far longer than a connection may be idle, and than an answer may take.
+    for _ in 0..4 {
+        assert!(stream.next().is_some());
+    }
+    drop(stream);
+    server.expect_metric("tidegate_connections{door=\"http\"} 0");
+    // Events that nobody takes: about a megabyte a second for as long as the system takes them.
+    for rule in 0..512 {
+        server.metrics().rule(&format!("r{rule}")).count(Outcome::Allow, Source::Memory);
+    }
+    let small = server.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(1_024).unwrap();
+        socket.connect(server.http).await.unwrap().into_std().unwrap()
+    });
+    small.set_nonblocking(false).unwrap();
+    let get = b"GET /v1/live?seconds=900 HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n";
+    (&small).write_all(get).unwrap();
+    server.expect_metric("tidegate_connections{door=\"http\"} 1");
+    server.expect_metric("tidegate_connections{door=\"http\"} 0");
+    drop(small);
+}
+
+#[test]
+fn a_few_dozen_may_follow_and_the_next_is_told_so() {
+    let server = Server::with_policy(POLICY);
+    let mut streams: Vec<Stream> =
+        (0..Live::MAX_STREAMS).map(|_| Stream::open(server.http, "/v1/live?seconds=1")).collect();
+    for stream in &mut streams {
+        assert_eq!(stream.status(), "HTTP/1.1 200 OK");
+    }
+    let mut client = Http::connect(server.http);
+    client.send("GET", "/v1/live", &[("accept", "text/event-stream")], "");
+    let refused = client.receive();
+    assert_eq!((refused.status, refused.json()["status"].clone()), (503, json!(503)));
+    assert_eq!(server.get("/v1/live").status, 200, "once is no matter");
+    streams.truncate(1);
+    let again = wait_until(|| {
+        let mut stream = Stream::open(server.http, "/v1/live?seconds=1");
+        (stream.status() == "HTTP/1.1 200 OK").then_some(stream)
+    });
+    let mut rest = again.expect("there is room again");
+    assert!(rest.next().is_some() && streams[0].next().is_some());
+    let mut byte = [0];
+    assert_eq!(rest.0.read(&mut byte).unwrap(), 1);
+}
