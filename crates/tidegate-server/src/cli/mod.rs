@@ -2,16 +2,19 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`, `simulate`, `replay`, `health`, `completions`, `man`: one command each; `key`: inspect,
+//! - `serve`, `check`, `validate`, `simulate`, `replay`, `bench`, `health`, `completions`, `man`: one command each; `key`: inspect,
 //!   reset and explain. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
+//!   `progress`: how far `bench` is.
 
 mod asked;
+mod bench;
 mod check;
 mod client;
 mod completions;
 mod health;
 mod key;
 mod man;
+mod progress;
 mod replay;
 mod secure;
 mod serve;
@@ -73,6 +76,8 @@ enum Command {
     Man(man::Options),
     /// Send an access log through a policy: who would have been denied, and when
     Replay(replay::Options),
+    /// Measure how fast a server or a Redis answers, at a fixed rate or as fast as it can
+    Bench(bench::Options),
 }
 
 /// What became of a command.
@@ -101,6 +106,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Completions(options) => completions::run(options),
         Command::Man(options) => man::run(options),
         Command::Replay(options) => replay::run(options),
+        Command::Bench(options) => bench::run(options),
     };
     match outcome {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

@@ -3,7 +3,7 @@
 use tidegate::{Micros, Wait};
 
 /// `1234567` as `1,234,567`.
-pub(super) fn number(number: u64) -> String {
+pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut written = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {
@@ -16,7 +16,7 @@ pub(super) fn number(number: u64) -> String {
 }
 
 /// A part of a whole as a percentage, with one decimal, rounded down: 100 % is all of them.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     let thousandths = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
     format!("{}.{} %", thousandths / 10, thousandths % 10)
 }
@@ -27,7 +27,7 @@ pub(super) fn fraction(millionths: u64) -> String {
 }
 
 /// A span in the unit that suits it, with a decimal if it needs one, rounded up: nobody is told to wait too short.
-pub(super) fn span(span: Micros) -> String {
+pub(crate) fn span(span: Micros) -> String {
     const UNITS: [(u64, &str); 6] = [
         (86_400_000_000, "d"),
         (3_600_000_000, "h"),
