@@ -105,7 +105,11 @@ impl FromStr for Address {
         if !is_bare || authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(InvalidAddress::Door);
         }
-        let port = authority.port_u16().unwrap_or(Door::default_port(protocol, security));
+        let port = match authority.as_str() == authority.host() {
+            true => Door::default_port(protocol, security),
+            // One that is too large is no port, and not the usual one either.
+            false => authority.port_u16().filter(|port| *port > 0).ok_or(InvalidAddress::Door)?,
+        };
         Ok(Self::Door(Door { protocol, security, host: authority.host().to_string(), port }))
     }
 }
@@ -168,6 +172,7 @@ mod tests {
             ("http://u:hunter2@h", Err("write a host and a port")),
             ("http://h/v1/check", Err("write a host and a port")),
             ("http://h:99999", Err("write a host and a port")),
+            ("resp://h:0", Err("write a host and a port")),
             ("http://", Err("write a host and a port")),
             ("redis://hunter2@h", Err("a login without a password")),
             ("memory", Err("not a target")),

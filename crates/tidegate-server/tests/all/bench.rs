@@ -169,7 +169,7 @@ fn an_open_loop_shows_a_stall_that_a_closed_one_hides() {
     assert!(micros(&open, "latency_us", "p99") >= stall * 3 / 4, "{open}");
     assert!(micros(&open, "behind_us", "max") >= stall * 9 / 10, "{open}");
     // Only one of them all was sent into the stall.
-    assert!(count(&closed, "requests") > 200, "{closed}");
+    assert!(count(&closed, "requests") > 100, "{closed}");
     assert!(micros(&closed, "latency_us", "p99") < stall / 3, "{closed}");
     assert_eq!((&closed["kept_up"], &closed["behind_us"]), (&Value::Null, &Value::Null));
 }
@@ -331,8 +331,9 @@ fn the_report_says_what_was_asked_and_how() {
         "cost": 0, "rule": "many", "duration_us": 200_000, "warmup_us": 100_000, "timeout_us": 2_000_000,
     });
     assert_eq!(told["options"], expected);
-    // 150 while it warms up, and one before.
-    assert_eq!((count(&told, "requests"), count(&told, "warmup_requests")), (300, 151), "{told}");
+    // Up to 150 while it warms up, and one before.
+    assert_eq!(count(&told, "requests"), 300, "{told}");
+    assert!((1..=151).contains(&count(&told, "warmup_requests")), "{told}");
 
     let ran = bench(&target, &["--duration", "200ms", "--warmup", "0s", "--rule", "few"]);
     assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
