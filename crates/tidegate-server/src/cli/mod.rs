@@ -2,10 +2,12 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `explain`, `validate`, `simulate`, `replay`, `health`, `completions`, `man`: one command each;
-//!   `key`: inspect and reset. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
+//! - `serve`, `check`, `explain`, `validate`, `simulate`, `replay`, `bench`, `health`, `completions`, `man`: one command
+//!   each; `key`: inspect and reset. `asked`: what they are about and who answers. `client`: asking a server; `secure`:
+//!   with TLS. `progress`: how far `bench` is.
 
 mod asked;
+mod bench;
 mod check;
 mod client;
 mod completions;
@@ -13,6 +15,7 @@ mod explain;
 mod health;
 mod key;
 mod man;
+mod progress;
 mod replay;
 mod secure;
 mod serve;
@@ -75,6 +78,8 @@ enum Command {
     Man(man::Options),
     /// Send an access log through a policy: who would have been denied, and when
     Replay(replay::Options),
+    /// Measure how fast a server or a Redis answers, at a fixed rate or as fast as it can
+    Bench(bench::Options),
 }
 
 /// What became of a command.
@@ -103,6 +108,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Completions(options) => completions::run(options),
         Command::Man(options) => man::run(options),
         Command::Replay(options) => replay::run(options),
+        Command::Bench(options) => bench::run(options),
     };
     match outcome {
         Ok(Outcome::Good) => ExitCode::SUCCESS,

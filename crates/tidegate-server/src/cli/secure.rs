@@ -35,16 +35,27 @@ impl Secure {
         host: &str,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, Failure> {
-        let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
-        let name = ServerName::try_from(name)
-            .map_err(|_| "the server's address has no name that a certificate can have")?;
-        let connector = TlsConnector::from(Arc::new(self.config()?));
-        connector.connect(name, stream).await.map_err(|error| {
+        let name = Self::name(host)?;
+        self.connector(&[])?.connect(name, stream).await.map_err(|error| {
             format!(
                 "cannot agree on TLS with {host} ({error}); is it https, and --ca the right file?"
             )
             .into()
         })
+    }
+
+    /// Who the server at `host` has to show to be.
+    pub(super) fn name(host: &str) -> Result<ServerName<'static>, Failure> {
+        let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        let unnamed = "the server's address has no name that a certificate can have";
+        Ok(ServerName::try_from(name).map_err(|_| unnamed)?)
+    }
+
+    /// For many connections, on which these protocols are offered.
+    pub(super) fn connector(&self, protocols: &[&str]) -> Result<TlsConnector, Failure> {
+        let mut config = self.config()?;
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Ok(TlsConnector::from(Arc::new(config)))
     }
 
     fn config(&self) -> Result<ClientConfig, Failure> {

@@ -273,18 +273,18 @@ async fn serve(options: server::Options) -> Result<(), Failure> {
 }
 
 /// The signals that ask for an end.
-struct Stops {
+pub(super) struct Stops {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Stops {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

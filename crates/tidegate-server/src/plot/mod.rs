@@ -14,7 +14,7 @@ mod panel;
 mod scale;
 mod svg;
 mod table;
-mod words;
+pub(crate) mod words;
 
 pub use chart::{Colours, Terminal};
 pub use flow::Flow;

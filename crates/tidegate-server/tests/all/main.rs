@@ -10,6 +10,8 @@ mod envoy;
 mod in_process;
 #[path = "../support/inside.rs"]
 mod inside;
+#[path = "../support/late.rs"]
+mod late;
 #[allow(unreachable_pub, reason = "shared by the test programs")]
 #[path = "../support/life.rs"]
 mod life;
@@ -32,6 +34,7 @@ mod support;
 #[path = "../support/wire.rs"]
 mod wire;
 
+mod bench;
 mod cli;
 mod config;
 mod config_errors;

@@ -47,5 +47,10 @@ pub use error::{InvalidTraffic, ParseTrafficError};
 pub use meters::Told;
 pub use promise::Promise;
 pub use report::{Fairness, LimitRun, Report, Run, Worst};
+// What `tidegate bench` asks about is chosen as simulated requests are.
+#[doc(hidden)]
+pub use rng::Rng;
 pub use simulation::{NotSimulated, START, Simulation};
 pub use traffic::Traffic;
+#[doc(hidden)]
+pub use zipf::Keys;

@@ -2,15 +2,16 @@
 
 /// A stream of random numbers. The same seed gives the same stream.
 #[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    pub(super) fn new(seed: u64) -> Self {
+    /// The stream of this seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Any number.
-    pub(super) fn any(&mut self) -> u64 {
+    pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,7 +20,7 @@ impl Rng {
     }
 
     /// A number from 0 to `end`, without `end`; zero if that is empty.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         let product = u128::from(self.any()) * u128::from(end);
         u64::try_from(product >> 64).unwrap_or(0)
     }

@@ -4,7 +4,10 @@ use super::rng::Rng;
 
 /// A choice among keys.
 #[derive(Debug)]
-pub(super) enum Keys {
+pub struct Keys(Choice);
+
+#[derive(Debug)]
+enum Choice {
     /// All alike.
     Even(u64),
     /// By the sums of their weights up to each.
@@ -13,24 +16,24 @@ pub(super) enum Keys {
 
 impl Keys {
     /// `count` keys; `exponent` in thousandths, if they are not alike.
-    pub(super) fn new(count: u32, exponent: Option<u32>) -> Self {
-        let Some(exponent) = exponent else { return Self::Even(u64::from(count)) };
+    pub fn new(count: u32, exponent: Option<u32>) -> Self {
+        let Some(exponent) = exponent else { return Self(Choice::Even(u64::from(count))) };
         let roots = roots();
         let mut sum = 0;
         let sums = (1..=u64::from(count)).map(|rank| {
             sum += weight(rank, exponent, &roots);
             sum
         });
-        Self::Zipf(sums.collect())
+        Self(Choice::Zipf(sums.collect()))
     }
 
     /// One of them, from 0.
-    pub(super) fn draw(&self, rng: &mut Rng) -> u32 {
-        let place = match self {
+    pub fn draw(&self, rng: &mut Rng) -> u32 {
+        let place = match &self.0 {
             // No choice takes no chance, so that a part without keys has the same arrivals as one with.
-            Self::Even(0 | 1) => 0,
-            Self::Even(count) => rng.below(*count),
-            Self::Zipf(sums) => {
+            Choice::Even(0 | 1) => 0,
+            Choice::Even(count) => rng.below(*count),
+            Choice::Zipf(sums) => {
                 let drawn = rng.below(sums.last().copied().unwrap_or(0));
                 sums.partition_point(|sum| *sum <= drawn) as u64
             }
@@ -39,7 +42,7 @@ impl Keys {
     }
 }
 
-/// The weight of the first key. A million of them stay below 2^64, and the rarest of a hundred thousand is
+/// The weight of the first key. Ten million of them stay below 2^64, and the rarest of a hundred thousand is
 /// still drawn as often as it should with exponents up to 2.
 const FIRST: u32 = 40;
 
