@@ -1,5 +1,7 @@
 //! The end of the server: no new work, and none that has begun is dropped.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 
 /// Tells when the server drains. Cheap to clone.
@@ -36,8 +38,23 @@ impl Drain {
         }
     }
 
+    /// Completes a moment after it has begun, when all that had arrived before is known of.
+    pub async fn noticed(&mut self) {
+        self.begun().await;
+        notice().await;
+    }
+
     /// Has it begun?
     pub fn has_begun(&self) -> bool {
         *self.0.borrow()
     }
+}
+
+/// Longer than it takes the runtime to ask the system what has arrived.
+const NOTICE: Duration = Duration::from_millis(5);
+
+/// Waits until the runtime knows of what has arrived by now. A socket that it believes to be empty is not asked, and on a
+/// busy machine may have had a request for a while.
+pub async fn notice() {
+    tokio::time::sleep(NOTICE).await;
 }

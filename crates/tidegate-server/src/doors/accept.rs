@@ -16,7 +16,7 @@ use super::room::Room;
 use super::seldom::Seldom;
 use super::stream::Stream;
 use super::tls::Certificates;
-use crate::drain::Drain;
+use crate::drain::{Drain, notice};
 use crate::metrics::{Door, Metrics, Refusal};
 
 /// How long the doors stay shut when the system has no room for another connection.
@@ -75,6 +75,7 @@ impl Entrance {
                 }
             }
         }
+        notice().await;
         let let_in = |(stream, _)| self.let_in(stream, &drain, &serve);
         those_at_the_door(|| listener.accept(), let_in).await;
     }

@@ -84,7 +84,7 @@ where
     let begins = tokio::select! {
         biased;
         begins = tokio::time::timeout(deadlines.request, begins(&mut stream, &mut first)) => begins??,
-        () = drain.begun() => return Ok(()),
+        () = drain.noticed() => return Ok(()),
     };
     let spoken = match begins {
         Begins::Http(spoken) => spoken,
@@ -160,20 +160,22 @@ impl Watch {
     /// Answers until the client goes, has had its time, or has been let go by `shut`: because it asks nothing any
     /// more, or the server drains.
     async fn until_done<C: Future<Output = Result<(), hyper::Error>>>(
-        mut self,
+        self,
         connection: C,
         shut: impl Fn(Pin<&mut C>),
     ) -> Result<(), BoxError> {
         let mut connection = pin!(connection);
         let pulse = self.deadlines.idle / PULSES;
         let mut next = pin!(sleep(pulse));
+        let mut drain = self.drain.clone();
+        let mut drained = pin!(drain.noticed());
         let mut stall = None;
         let (mut shutting, mut begun, mut silent) = (false, 0, 0);
         loop {
             tokio::select! {
                 biased;
                 done = connection.as_mut() => return Ok(done?),
-                () = self.drain.begun(), if !shutting => silent = PULSES,
+                () = drained.as_mut(), if !shutting => silent = PULSES,
                 // Asked whenever the connection was.
                 () = poll_fn(|context| {
                     if !self.activity.stalls() {

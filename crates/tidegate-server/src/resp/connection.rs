@@ -20,7 +20,7 @@ use crate::doors::Deadlines;
 use crate::doors::accept::tell_of_tls;
 use crate::doors::panics::{Panicked, caught};
 use crate::doors::stream::{Stream, begins_tls};
-use crate::drain::Drain;
+use crate::drain::{Drain, notice};
 use crate::metrics::Door;
 use crate::service::Service;
 use crate::tokens::{Access, Tokens};
@@ -158,6 +158,7 @@ impl Client {
                 return Ok(Next::Close);
             }
         }
+        notice().await;
         self.answer_what_has_arrived(&mut buffer, stream).await
     }
 

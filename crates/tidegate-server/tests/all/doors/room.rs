@@ -1,8 +1,9 @@
 //! How many are let in.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_server::doors;
@@ -11,7 +12,7 @@ use tidegate_server::tokens::Tokens;
 use super::rest_of;
 use crate::inside::Inside;
 use crate::resp::Client;
-use crate::support::{Folder, Http, wait_until};
+use crate::support::{Folder, Http, Server, wait_until};
 
 /// Clients of the Redis protocol that were let in, and what the first was told that was not.
 fn fill(address: std::net::SocketAddr, most: usize) -> (Vec<Client>, String) {
@@ -86,6 +87,30 @@ fn a_crowd_leaves_files_for_the_server_itself() {
     let mut http = Http::connect(address("http"));
     http.send("GET", "/v1/rules/two", &[], "");
     assert_eq!(http.receive().status, 200);
+}
+
+#[test]
+fn a_door_full_of_half_requests_leaves_room_at_another() {
+    let server = Server::start(&[], &[]);
+    let half = [&b"*2\r\n$4\r\nECHO\r\n$60000\r\n"[..], &[b'x'; 59_000]].concat();
+    let mut crowd: Vec<TcpStream> = Vec::new();
+    let refused = wait_until(|| {
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(server.resp).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            stream.write_all(&half).unwrap();
+            crowd.push(stream);
+        }
+        let told = crowd.iter_mut().find_map(|stream| {
+            let mut told = [0; 32];
+            stream.read_exact(&mut told).ok().map(|()| told)
+        });
+        told.map(|told| String::from_utf8_lossy(&told).into_owned())
+    });
+    assert_eq!(refused.as_deref(), Some("-ERR too many long requests are "));
+    let body = format!("{:60000}", r#"{"rule":"login","key":"k"}"#);
+    let answer = server.request("POST", "/v1/check", &[], &body);
+    assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
 /// A process that ends with the test, however that ends.
