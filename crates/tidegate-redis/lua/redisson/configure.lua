@@ -1,44 +1,61 @@
 -- Sets the rate: if there is none, anew, or for what there is.
 --
--- ARGV[2] `try`, `set` or `update`   ARGV[3] an id   ARGV[4] rate   ARGV[5] interval, ms   ARGV[6] type
--- ARGV[7] keep-alive time, ms, or 0
--- answers 1 if it was set, 0 if not
+-- ARGV[3] `try`, `set` or `update`   ARGV[4] an id   ARGV[5] rate   ARGV[6] interval, ms   ARGV[7] type
+-- ARGV[8] keep-alive time, ms, or 0
+-- answers 1 if it was set, 0 if not | 4 if there is more to be counted: ask again
 
-local old = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local NAMES = { 'rate', 'interval', 'type', 'keepAliveTime' }
+local old = redis.call('HMGET', KEYS[1], unpack(NAMES))
 local complete = old[1] and old[2] and old[3]
-local new = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }
-local how = ARGV[2]
+local new = { ARGV[5], ARGV[6], ARGV[7], ARGV[8] }
+local how, id = ARGV[3], ARGV[4]
 if how == 'try' and complete or how == 'update' and not old[3] then
   return { 0 }
 end
-local same_state = how == 'update' and complete and old[3] == new[3]
-if same_state then
-  -- What Java gave back counts by the old rate.
-  configure(old)
-  local text = redis.call('GET', value_key)
-  local s = count_all(text and whole(text, 'what is left'))
-  settle(s, ARGV[3])
-end
+-- What lies there has to be Redisson's, before anything of it is changed.
+local was_kept = old[4] and whole(old[4], 'the keep-alive time') > 0
 
-local write = how == 'try' and 'HSETNX' or 'HSET'
-for i, name in ipairs({ 'rate', 'interval', 'type', 'keepAliveTime' }) do
-  redis.call(write, KEYS[1], name, new[i])
-end
-configure(new)
 if how == 'try' then
+  configure({ old[1] or new[1], old[2] or new[2], old[3] or new[3], old[4] or new[4] })
+  for i, name in ipairs(NAMES) do
+    redis.call('HSETNX', KEYS[1], name, new[i])
+  end
   if not old[3] and keep_alive > 0 then
     redis.call('PEXPIRE', KEYS[1], digits(keep_alive))
   end
   return { old[3] and 0 or 1 }
 end
+
+local s
+if how == 'update' and complete and old[3] == new[3] then
+  -- What Java gave back counts by the old rate.
+  configure(old)
+  s = look('whole', id)
+  if not s then
+    return { 4 }
+  end
+  settle(s, id)
+end
+local taken = s and rate - s.left
+
+for i, name in ipairs(NAMES) do
+  redis.call('HSET', KEYS[1], name, new[i])
+end
+configure(new)
 if keep_alive > 0 then
   redis.call('PEXPIRE', KEYS[1], digits(keep_alive))
-elseif old[4] and whole(old[4], 'the keep-alive time') > 0 then
+elseif was_kept then
   -- It was to live for as long as it was used, and no longer is.
   redis.call('PERSIST', KEYS[1])
 end
-if same_state then
-  settle(count_all(nil), ARGV[3])
+if s and s.many then
+  local c = s.many
+  c.rate, c.interval = new[1], new[2]
+  redis.call('SET', value_key, digits(rate - taken), 'KEEPTTL')
+  write_count(c)
+  keep()
+elseif s then
+  settle(count_all(nil), id)
   keep()
 elseif old[3] and old[3] ~= new[3] then
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])

@@ -4,6 +4,7 @@
 -- KEYS[2] what is left, a number           KEYS[3] the same of this client alone
 -- KEYS[4] what was taken, a sorted set     KEYS[5] the same of this client alone
 -- ARGV[1] now in us, or empty for the server's own
+-- ARGV[2] the rate and the interval when this client last looked, with a space between; or empty
 --
 -- A member of the set is the length of an id, the id, and a number of permits; its score is the ms at which
 -- they were taken. Left and taken together are the rate, as long as nobody errs.

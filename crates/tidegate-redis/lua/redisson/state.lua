@@ -1,18 +1,25 @@
 -- The limiter as it is: its rate, what is left of it, and what comes back by now.
 
--- With more entries than this they are not all looked at, which takes about 0.3 us each.
+-- So many entries are looked at in a call, which takes about 0.3 us each.
 local MOST = 1000
 
-local rate, interval, keep_alive, value_key, permits_key
+local rate, interval, keep_alive, value_key, permits_key, count_key
+-- Whether they are those that this client knew: `same`, `changed`, or `unknown` when it knew none.
+local since
 
 local function configure(of)
+  if of[3] ~= '0' and of[3] ~= '1' then
+    fail('the type is neither 0 nor 1')
+  end
   rate = math.max(whole(of[1], 'the rate'), 0)
   interval = math.max(whole(of[2], 'the interval'), 0)
   keep_alive = of[4] and whole(of[4], 'the keep-alive time') or 0
-  value_key, permits_key = KEYS[2], KEYS[4]
+  value_key, permits_key, count_key = KEYS[2], KEYS[4], KEYS[6]
   if of[3] == '1' then
-    value_key, permits_key = KEYS[3], KEYS[5]
+    value_key, permits_key, count_key = KEYS[3], KEYS[5], KEYS[7]
   end
+  since = ARGV[2] == digits(rate) .. ' ' .. digits(interval) and 'same' or 'changed'
+  since = ARGV[2] == '' and 'unknown' or since
 end
 
 -- How many of the oldest entries count no longer.
@@ -20,12 +27,19 @@ local function count_expired()
   return redis.call('ZCOUNT', permits_key, '-inf', digits(now_ms - interval))
 end
 
--- All entries, and what is left when everything is in order. `trust` is what is left by its own word, or
--- nothing if that is not known.
+-- Whether Java gave back what is too much, rather than lowered the rate, when so many were left by its word.
+local function was_given_back(left)
+  return since == 'same' or since == 'unknown' and left > 0
+end
+
+-- All entries, and what is left when everything is in order; of a set of no more than MOST. `trust` is what is
+-- left by its own word, or nothing if that is not known. Writes nothing.
 --
--- More than the rate in all: Java gave something back and left its entry, or lowered the rate. Of both, the
--- oldest entries have to go without anything coming back for them. Less than the rate in all: entries were
--- lost. Nobody knows of when they were, so they are entries of now.
+-- More than the rate in all: Java gave something back and left its entry, or lowered the rate and said that nothing was
+-- left. What was given back is to be believed: the oldest entries have to go without anything coming back for them.
+-- After a lowered rate less than nothing is left, until the oldest entries have paid for it.
+--
+-- Less than the rate in all: entries were lost. Nobody knows of when they were, so they are entries of now.
 local function count_all(trust)
   local members = redis.call('ZRANGE', permits_key, 0, -1)
   local permits, taken = {}, 0
@@ -33,12 +47,16 @@ local function count_all(trust)
     permits[i] = unpack_entry(member)
     taken = taken + permits[i]
   end
-  local surplus, lost = taken - rate, 0
+  local s = { lost = 0, read = #members, odd = true }
+  local surplus = 0
   if trust and trust <= rate then
     surplus = trust + taken - rate
-    lost = math.max(0, -surplus)
+    s.lost = math.max(0, -surplus)
+    s.odd = surplus ~= 0
+    if not was_given_back(trust) then
+      surplus = 0
+    end
   end
-  local s = { gone = 0, lost = lost }
   local i = 1
   while surplus > 0 and i <= #members do
     local part = math.min(surplus, permits[i])
@@ -53,46 +71,26 @@ local function count_all(trust)
   while i <= expired do
     s.cut, taken, i = nil, taken - permits[i], i + 1
   end
-  s.gone, s.left, s.whole = i - 1, rate - taken - lost, true
+  s.gone, s.left, s.whole = i - 1, rate - taken - s.lost, true
   return s
 end
 
--- What is left, and what has to be done so that it is. Writes nothing.
-local function look()
-  local text = redis.call('GET', value_key)
-  local left = text and whole(text, 'what is left')
-  local count, expired = redis.call('ZCARD', permits_key), count_expired()
-  if left and left <= rate and expired == 0 then
-    return { left = left, gone = 0, lost = 0, trust = left }
-  end
-  if not left or left > rate or count <= MOST then
-    return count_all(left)
-  end
-  local trust = left
-  local members = redis.call('ZRANGE', permits_key, 0, math.min(expired, MOST) - 1)
-  for _, member in ipairs(members) do
-    left = left + unpack_entry(member)
-  end
-  -- Each that stays has a permit or more.
-  left = math.min(left, rate - (count - #members))
-  return { left = left, gone = #members, lost = 0, trust = trust, more = expired > #members }
-end
-
--- Makes it so. `id` is for an entry of what was lost.
+-- Makes it so, once. `id` is for an entry of what was lost.
 local function settle(s, id)
+  if s.gone > 0 then
+    redis.call('ZREMRANGEBYRANK', permits_key, 0, s.gone - 1)
+  end
   if s.cut then
     local score = redis.call('ZSCORE', permits_key, s.cut.member)
     local _, old = unpack_entry(s.cut.member)
     redis.call('ZREM', permits_key, s.cut.member)
     redis.call('ZADD', permits_key, score, pack(old, s.cut.permits))
   end
-  if s.gone > 0 then
-    redis.call('ZREMRANGEBYRANK', permits_key, 0, s.gone - 1)
-  end
   if s.lost > 0 then
     redis.call('ZADD', permits_key, digits(stamp_ms), pack('lost' .. id, math.min(s.lost, 4294967295)))
   end
-  redis.call('SET', value_key, digits(s.left))
+  redis.call('SET', value_key, digits(s.left), 'KEEPTTL')
+  s.gone, s.cut, s.lost, s.odd, s.read = 0, nil, 0, false, 0
 end
 
 -- Everything lives as long as the configuration, which lives for the keep-alive time if it has one.
@@ -104,8 +102,11 @@ local function keep()
     return
   end
   local ttl = redis.call('PTTL', KEYS[1])
-  if ttl > 0 then
-    redis.call('PEXPIRE', value_key, ttl)
-    redis.call('PEXPIRE', permits_key, ttl)
+  for _, key in ipairs({ value_key, permits_key }) do
+    if ttl > 0 then
+      redis.call('PEXPIRE', key, ttl)
+    else
+      redis.call('PERSIST', key)
+    end
   end
 end

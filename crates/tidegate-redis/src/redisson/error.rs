@@ -57,3 +57,15 @@ impl From<EngineError> for Error {
         Self::Engine(error)
     }
 }
+
+/// There were more entries than could be counted, or others changed them faster than that.
+#[derive(Debug)]
+pub(super) struct TooMany;
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the limiter has too many entries to be counted; ask again, or take several permits at a time")
+    }
+}
+
+impl std::error::Error for TooMany {}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::{EngineError, Micros, Outcome};
 
-use super::error::Error;
+use super::error::{Error, TooMany};
 use super::line::Line;
 use super::names::Names;
 use super::rate::Rate;
@@ -30,7 +30,13 @@ pub struct RateLimiter {
     line: Arc<Line>,
 }
 
+/// What a script answers that has done a part and has to be asked again.
+const UNFINISHED: i64 = 4;
+
 impl RateLimiter {
+    /// Of 1,000 entries each.
+    const MOST_PARTS: u32 = 10_000;
+
     /// The limiter that Java has as `redisson.getRateLimiter(name)`. Nothing is asked yet.
     pub fn new(client: &Client, name: &str) -> Self {
         let names = Names::new(name, client.id()).into();
@@ -64,6 +70,7 @@ impl RateLimiter {
         let unheard = Unheard::new(self, permits, id);
         let answer = self.ask(Ask::Take, &[permits.to_string().as_bytes(), b"take", &id]).await;
         let answer = unheard.hear(answer)?;
+        self.see(&answer);
         let taken = taken(permits, &answer)?;
         if !taken.allowed() {
             self.line.turned_away(Micros::new(natural(&answer, 3)?));
@@ -137,12 +144,14 @@ impl RateLimiter {
             return Ok(0);
         }
         let answer = self.ask(Ask::Release, &[permits.to_string().as_bytes(), &random()?]).await?;
+        self.see(&answer);
         let given = natural(&answer, 1)?;
         self.line.released.notify_one();
         Ok(given)
     }
 
-    /// How many permits there are now. Writes nothing.
+    /// How many permits there are now. Writes nothing, unless there are more than 1,000 entries to be counted, or somebody
+    /// has lowered the rate.
     pub async fn available_permits(&self) -> Result<u64, Error> {
         Ok(self.look(0).await?.remaining)
     }
@@ -167,7 +176,7 @@ impl RateLimiter {
     /// none.
     pub async fn delete(&self) -> Result<bool, Error> {
         let answer =
-            self.client.call(self.name(), "DEL", &self.names.keys()[..], Writes::Yes).await?;
+            self.client.call(self.name(), "DEL", &self.names.shared()[..], Writes::Yes).await?;
         match answer {
             Value::Int(keys) => Ok(keys > 0),
             _ => Err(unreadable(true).into()),
@@ -185,8 +194,19 @@ impl RateLimiter {
         Ok(())
     }
 
+    /// What an answer ends with: the rate and the interval, by which everything is in order now.
+    fn see(&self, answer: &[i64]) {
+        if let [0 | 1, .., rate, interval] = *answer {
+            self.line.see((rate.unsigned_abs(), interval.unsigned_abs()));
+        }
+    }
+
     async fn look(&self, permits: u32) -> Result<Taken, Error> {
-        taken(permits, &self.ask(Ask::Take, &[permits.to_string().as_bytes(), b"look", b""]).await?)
+        let count = permits.to_string();
+        let words = [count.as_bytes(), b"look", &random()?];
+        let answer = self.ask(Ask::Take, &words).await?;
+        self.see(&answer);
+        taken(permits, &answer)
     }
 
     async fn configure(&self, how: &str, rate: Rate) -> Result<bool, Error> {
@@ -195,15 +215,26 @@ impl RateLimiter {
         let id = random()?;
         words.push(&id);
         words.extend(fields.iter().map(String::as_bytes));
-        let answer = self.ask(Ask::Configure, &words).await?;
-        Ok(first(&answer)? == 1)
+        let set = first(&self.ask(Ask::Configure, &words).await?)? == 1;
+        if set {
+            self.line.see(rate.permits_and_interval());
+        }
+        Ok(set)
     }
 
+    /// Asks until there is an answer: of many entries, each call counts a part.
     async fn ask(&self, ask: Ask, words: &[&[u8]]) -> Result<Vec<i64>, EngineError> {
-        let instant = self.client.instant();
-        let args = [&[instant.as_bytes()], words].concat();
-        let answer = self.client.run(ask.script(), &self.names.keys(), &args).await?;
-        numbers(&answer)
+        for _ in 0..Self::MOST_PARTS {
+            let (instant, seen) = (self.client.instant(), self.line.seen());
+            let seen = seen.map_or(String::new(), |(rate, interval)| format!("{rate} {interval}"));
+            let args = [&[instant.as_bytes(), seen.as_bytes()], words].concat();
+            let answer = self.client.run(ask.script(), &self.names.keys(), &args).await?;
+            let answer = numbers(&answer)?;
+            if answer.first() != Some(&UNFINISHED) {
+                return Ok(answer);
+            }
+        }
+        Err(EngineError::unavailable(TooMany))
     }
 
     /// When it is worth asking again.

@@ -20,6 +20,8 @@ pub(super) struct Line {
     /// Somebody in this process has given something back.
     pub(super) released: Notify,
     pace: Mutex<Pace>,
+    /// The rate and the interval in ms when this client last looked. By that it knows when Java has lowered it.
+    seen: Mutex<Option<(u64, u64)>>,
 }
 
 /// How fast those follow each other who have waited.
@@ -51,6 +53,14 @@ impl Line {
         self.pace().next.max(now)
     }
 
+    pub(super) fn seen(&self) -> Option<(u64, u64)> {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn see(&self, rate_and_interval: (u64, u64)) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(rate_and_interval);
+    }
+
     fn pace(&self) -> MutexGuard<'_, Pace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,8 +88,12 @@ impl Lines {
         if lines.len() >= Self::FEW && lines.len() == lines.capacity() {
             lines.retain(|_, line| line.strong_count() > 0);
         }
-        let line =
-            Arc::new(Line { turn: Turn::new(()), released: Notify::new(), pace: Mutex::default() });
+        let line = Arc::new(Line {
+            turn: Turn::new(()),
+            released: Notify::new(),
+            pace: Mutex::default(),
+            seen: Mutex::default(),
+        });
         lines.insert(name.into(), Arc::downgrade(&line));
         line
     }

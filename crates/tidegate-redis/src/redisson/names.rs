@@ -3,15 +3,18 @@
 /// The keys of one limiter, as Redisson names them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Names {
-    /// The configuration; what is left; what was taken. The second and third of all, and of one client.
-    keys: [String; 5],
+    /// The configuration; what is left; what was taken; how far that is counted. All but the first of all, and of one
+    /// client.
+    keys: [String; 7],
 }
 
 impl Names {
     pub(super) fn new(name: &str, client: &str) -> Self {
         let (value, permits) = (beside(name, "value"), beside(name, "permits"));
         let (own_value, own_permits) = (beside(&value, client), beside(&permits, client));
-        Self { keys: [name.to_owned(), value, own_value, permits, own_permits] }
+        let (count, own_count) = (beside(&permits, "count"), beside(&own_permits, "count"));
+        let name = name.to_owned();
+        Self { keys: [name, value, own_value, permits, own_permits, count, own_count] }
     }
 
     /// The limiter's own name.
@@ -20,8 +23,14 @@ impl Names {
     }
 
     /// In the order in which the scripts have them.
-    pub(super) fn keys(&self) -> [&str; 5] {
+    pub(super) fn keys(&self) -> [&str; 7] {
         self.keys.each_ref().map(String::as_str)
+    }
+
+    /// Those that Redisson has as well. What is counted means nothing without them, and soon ends by itself.
+    pub(super) fn shared(&self) -> [&str; 5] {
+        let [config, value, own_value, permits, own_permits, ..] = self.keys();
+        [config, value, own_value, permits, own_permits]
     }
 }
 
@@ -40,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_keys_are_those_of_redisson() {
-        let keys = |name| Names::new(name, "c-1").keys.clone();
+        let keys = |name| Names::new(name, "c-1").shared().map(ToOwned::to_owned);
         let plain = ["a", "{a}:value", "{a}:value:c-1", "{a}:permits", "{a}:permits:c-1"];
         assert_eq!(keys("a"), plain);
         let tagged = ["a{b}", "a{b}:value", "a{b}:value:c-1", "a{b}:permits", "a{b}:permits:c-1"];

@@ -70,6 +70,11 @@ impl Rate {
         (self.keep_alive_ms > 0).then(|| Duration::from_millis(self.keep_alive_ms))
     }
 
+    /// The two by which everything is counted, the interval in ms.
+    pub(super) fn permits_and_interval(&self) -> (u64, u64) {
+        (self.permits, self.interval_ms)
+    }
+
     /// In the fields of the hash: rate, interval, type, keepAliveTime.
     pub(super) fn fields(&self) -> [String; 4] {
         let kind = match self.mode {

@@ -26,14 +26,15 @@ impl Ask {
     fn files(self) -> Vec<&'static str> {
         const NUMBERS: &str = include_str!("../../lua/redisson/numbers.lua");
         const STATE: &str = include_str!("../../lua/redisson/state.lua");
+        const MANY: &str = include_str!("../../lua/redisson/many.lua");
         const INITIALIZED: &str = include_str!("../../lua/redisson/initialized.lua");
-        let initialized = |last| vec![NUMBERS, STATE, INITIALIZED, last];
+        let initialized = |last| vec![NUMBERS, STATE, MANY, INITIALIZED, last];
         match self {
             Self::Take => initialized(include_str!("../../lua/redisson/take.lua")),
             Self::Release => initialized(include_str!("../../lua/redisson/release.lua")),
             Self::Undo => initialized(include_str!("../../lua/redisson/undo.lua")),
             Self::Configure => {
-                vec![NUMBERS, STATE, include_str!("../../lua/redisson/configure.lua")]
+                vec![NUMBERS, STATE, MANY, include_str!("../../lua/redisson/configure.lua")]
             }
             Self::Expire => vec![include_str!("../../lua/redisson/expire.lua")],
         }

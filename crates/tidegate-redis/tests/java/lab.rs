@@ -25,9 +25,13 @@ impl Lab {
     pub(crate) fn new() -> Self {
         let server = Server::start();
         let clock = ManualClock::new(Micros::from_millis(10_000));
-        let builder = Redis::builder(&server.url()).deadline(PATIENCE).connect_deadline(PATIENCE);
-        let client = builder.test_clock(clock.clone()).build().unwrap().client();
-        Self { server, clock, limiter: RateLimiter::new(&client, NAME) }
+        let limiter = limiter(&server, &clock);
+        Self { server, clock, limiter }
+    }
+
+    /// From now on it is another client that asks, which knows nothing yet.
+    pub(crate) fn forget(&mut self) {
+        self.limiter = limiter(&self.server, &self.clock);
     }
 
     /// One of so many permits per second.
@@ -61,6 +65,12 @@ impl Lab {
         let line = info.lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
         line.unwrap().trim().parse().unwrap()
     }
+}
+
+fn limiter(server: &Server, clock: &ManualClock) -> RateLimiter {
+    let builder = Redis::builder(&server.url()).deadline(PATIENCE).connect_deadline(PATIENCE);
+    let client = builder.test_clock(clock.clone()).build().unwrap().client();
+    RateLimiter::new(&client, NAME)
 }
 
 /// A client by Redis's own clock.

@@ -1,6 +1,7 @@
 //! Limiters that are shared with Java: Redisson's and Spring Cloud Gateway's.
 //!
-//! - `ours`: what they promise, with nobody else on them. `waiting`: those who wait for permits. `places`: a Cluster,
+//! - `ours`: what they promise, with nobody else on them. `intact`: what is not theirs to change, and what ends when.
+//!   `many`: more entries than are looked at in one call. `lowered`: a rate that is lowered over them. `waiting`: those who wait for permits. `places`: a Cluster,
 //!   sentinels, and a user who may do little.
 //! - `mistakes`: where Redisson's own scripts err, taken from its jar, and ours do not. `traces`: random histories
 //!   of both against a model.
@@ -16,8 +17,11 @@
 mod cluster;
 mod costs;
 mod driver;
+mod intact;
 mod interop;
 mod lab;
+mod lowered;
+mod many;
 mod mistakes;
 mod ours;
 mod places;
@@ -26,6 +30,7 @@ mod race;
 mod sentinel;
 #[path = "../support/server.rs"]
 mod server;
+mod set;
 mod spring;
 mod theirs;
 mod traces;

@@ -150,6 +150,21 @@ async fn a_lowered_rate_holds_from_then_on() {
         assert!(begin(&mut theirs));
         assert_eq!(lab.take_at(11_000, 1).await, Some(500));
         assert_eq!(lab.take_at(11_500, 5).await, None);
+        // Lowered by theirs, and half of it taken back by theirs before ours is asked.
+        lab.limiter.set_rate(overall(10)).await.unwrap();
+        assert!(begin(&mut theirs));
+        assert_eq!(theirs.available_at(11_000), 5, "{}: 5 more within 500 ms", theirs.version);
+        assert_eq!(lab.take_at(11_000, 1).await, Some(500));
+        assert!(theirs.take_at(11_001, 1).unwrap().is_some(), "nor by theirs from then on");
+        assert_eq!(lab.take_at(11_500, 5).await, None);
+        // What is given back then is still above the rate.
+        lab.limiter.set_rate(overall(10)).await.unwrap();
+        assert!(begin(&mut theirs));
+        lab.at_ms(10_700);
+        assert_eq!(lab.limiter.release(4).await.unwrap(), 4);
+        assert_eq!(lab.left().await, 0);
+        assert_eq!(lab.limiter.release(4).await.unwrap(), 4);
+        assert_eq!(lab.left().await, 3, "two of ten are taken");
         // Lowered by ours, asked by theirs.
         theirs.begin(10);
         assert_eq!(theirs.take_at(10_000, 5), Ok(None));
@@ -230,6 +245,7 @@ async fn nothing_stays_behind_and_a_denial_writes_nothing() {
         theirs.begin(5);
         theirs.set(5, 60_000);
         theirs.set(5, 0);
+        theirs.update_at(10_000, 5);
         assert_ne!(lab.server.cli(&ttl), "-1", "{}: it will be gone", theirs.version);
         assert_eq!(theirs.take_at(10_000, 0), Ok(None));
         assert_eq!(theirs.take_at(90_000, 5), Ok(None));

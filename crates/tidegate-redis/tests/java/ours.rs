@@ -235,26 +235,3 @@ async fn what_is_not_a_limiter_is_refused_untouched() {
         assert!(matches!(error, Error::AboveRate { rate: 0, .. }), "{error:?}");
     }
 }
-
-#[tokio::test]
-async fn a_large_set_is_looked_at_in_parts() {
-    const ENTRIES: u64 = 10_000;
-    let lab = Lab::with_rate(ENTRIES).await;
-    let fill = format!(
-        "for i = 1, {ENTRIES} do redis.call('ZADD', '{{orders}}:permits', 9000 + i / 100, \
-         struct.pack('Bc0I', 6, string.format('%06d', i), 1)) end \
-         return redis.call('SET', '{{orders}}:value', 0)"
-    );
-    lab.server.cli(&["EVAL", &fill, "0"]);
-    assert_eq!(lab.take_at(9_500, 1).await, Some(501));
-    lab.at_ms(11_000);
-    let mut calls = 0;
-    // All have expired, and each call takes care of a part.
-    while lab.left().await < ENTRIES {
-        assert!(lab.limiter.try_acquire(1).await.unwrap().allowed());
-        calls += 1;
-        assert!(calls <= 20, "{} are left", lab.left().await);
-        lab.at_ms(11_000 + calls * 1_000);
-    }
-    assert!(calls >= 9, "{calls}");
-}

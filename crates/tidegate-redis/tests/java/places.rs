@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tidegate_redis::redisson::{Mode, Rate, RateLimiter};
 use tidegate_redis::spring::{self, Bucket};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::Cluster;
 use crate::lab::{NAME, PATIENCE, client, overall};
+use crate::race::race_in_a_cluster;
 use crate::sentinel::Watched;
 use crate::server::Server;
 
@@ -38,6 +39,20 @@ async fn the_user_of_the_page_may_do_all_that_is_needed() {
         assert!(limiter.expire(minute).await.unwrap());
         limiter.available_permits().await.unwrap();
         assert!(limiter.delete().await.unwrap());
+    }
+    // More than are looked at in one call, some of them lost; and one of which nobody hears.
+    limiter.set_rate(overall(10_000)).await.unwrap();
+    let fill = "for i = 1, 3000 do redis.call('ZADD', '{orders}:permits', i, struct.pack('Bc0I', 2, 'id', i)) end \
+                return redis.call('SET', '{orders}:value', 0)";
+    server.cli(&["EVAL", fill, "0"]);
+    limiter.acquire(7_000).await.unwrap();
+    server.freeze();
+    assert!(timeout(Duration::from_millis(30), limiter.try_acquire(1)).await.is_err());
+    server.thaw();
+    let begun = Instant::now();
+    while server.cli(&["GET", "{orders}:value"]) != "3000" {
+        assert!(begun.elapsed() < PATIENCE, "{}", server.cli(&["GET", "{orders}:value"]));
+        sleep(Duration::from_millis(5)).await;
     }
     let bucket = Bucket::new(10, 20).unwrap();
     let spring = spring::RateLimiter::new(&client, bucket);
@@ -77,4 +92,9 @@ async fn a_cluster_is_no_different() {
         assert!(limiter.expire(hour).await.unwrap() && limiter.delete().await.unwrap(), "{name}");
     }
     crate::interop::in_a_cluster(&cluster, &client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clients_on_one_limiter_of_a_cluster_stay_within_its_rate() {
+    race_in_a_cluster(&Cluster::start()).await;
 }

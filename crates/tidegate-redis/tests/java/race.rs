@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use tidegate::{Clock, SystemClock};
 use tidegate_redis::Client;
-use tidegate_redis::redisson::RateLimiter;
+use tidegate_redis::redisson::{Mode, Rate, RateLimiter};
 use tokio::task::JoinSet;
 
+use crate::cluster::Cluster;
 use crate::driver::{Java, Version, answer};
-use crate::lab::{PATIENCE, SECOND, overall, say};
+use crate::lab::{PATIENCE, SECOND, client, overall, say};
 use crate::server::Server;
 
 const RATE: usize = 50;
@@ -84,6 +85,62 @@ pub(crate) async fn race(version: &Version, java: &Java, client: &Client, server
     assert!(of_java > 0 && !ours.is_empty());
     let due = RATE * usize::try_from(span.as_secs()).unwrap();
     assert!(entries.len() * 10 >= due * 7, "{} of {due}", entries.len());
+}
+
+/// Two clients of ours on one limiter of a Cluster, each with its own connections.
+pub(crate) async fn race_in_a_cluster(cluster: &Cluster) {
+    const SPAN: Duration = Duration::from_secs(5);
+    let limiters = [(), ()].map(|()| RateLimiter::new(&client(&cluster.url()), NAME));
+    assert!(limiters[0].try_set_rate(overall(RATE as u64)).await.unwrap());
+    let primary = &cluster.nodes[cluster.primary_of(cluster.slot_of(NAME))];
+    let monitor = Monitor::start(primary);
+    let (one, other) = tokio::join!(ours(&limiters[0], SPAN), ours(&limiters[1], SPAN));
+    let entries = monitor.entries(primary);
+    assert_eq!(entries.len(), one.len() + other.len());
+    let lag = entries.iter().map(Entry::lag).max().unwrap().max(0);
+    let bound = 1_000_000 - lag;
+    let (seen, told) = (most_seen(&entries, bound), most_told(&one, &other, bound));
+    say(&format!(
+        "raced in a Cluster for {SPAN:?} at {RATE}/s: {} and {} by two clients; largest lag {lag} us; at most {seen} in \
+         any {bound} us by Redis, {told} by the racers' own word",
+        one.len(),
+        other.len(),
+    ));
+    assert!(seen <= RATE && told <= RATE, "{seen} {told}");
+    assert!(!one.is_empty() && !other.is_empty());
+    let due = RATE * usize::try_from(SPAN.as_secs()).unwrap();
+    assert!(entries.len() * 10 >= due * 7, "{} of {due}", entries.len());
+}
+
+/// More entries than are looked at in one call, by Redis's own clock, counted again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_entries_of_several_clients_stay_within_the_rate() {
+    const MANY: u64 = 1_500;
+    const SPAN: Duration = Duration::from_secs(6);
+    let server = Server::start();
+    let limiters = [(), (), ()].map(|()| RateLimiter::new(&client(&server.url()), NAME));
+    let rate = Rate::new(Mode::Overall, MANY, 2 * SECOND).unwrap();
+    assert!(limiters[0].try_set_rate(rate).await.unwrap());
+    let monitor = Monitor::start(&server);
+    let (one, other, third) =
+        tokio::join!(ours(&limiters[0], SPAN), ours(&limiters[1], SPAN), ours(&limiters[2], SPAN));
+    let parts = server.cli(&["INFO", "commandstats"]).contains("cmdstat_zrank:");
+    let entries = monitor.entries(&server);
+    let lag = entries.iter().map(Entry::lag).max().unwrap().max(0);
+    let seen = most_seen(&entries, 2_000_000 - lag);
+    let taken = one.len() + other.len() + third.len();
+    say(&format!(
+        "{taken} of {} by three clients, at most {seen} in any 2 s less {lag} us",
+        3 * MANY
+    ));
+    assert_eq!(entries.len(), taken);
+    assert!(seen <= usize::try_from(MANY).unwrap(), "{seen}");
+    assert!(parts || seen < 1_000, "a slow machine, or they were counted in parts");
+    // Nothing was lost on the way.
+    let sum = "local sum = tonumber(redis.call('GET', '{race}:value')) \
+               for _, m in ipairs(redis.call('ZRANGE', '{race}:permits', 0, -1)) do \
+               local _, n = struct.unpack('Bc0I', m) sum = sum + n end return sum";
+    assert_eq!(server.cli(&["EVAL", sum, "0"]), MANY.to_string());
 }
 
 fn answer_of_race(

@@ -42,12 +42,10 @@ impl Model {
         before - permits
     }
 
-    /// What is above the new rate is forgotten, the oldest first: it would not be missed.
+    /// What is above the new rate counts on, until its time has come.
     fn set(&mut self, ms: u64, rate: u64) {
         self.left(ms);
-        let used: u64 = self.taken.iter().map(|(_, permits)| permits).sum();
         self.rate = rate;
-        self.give_back(ms, used.saturating_sub(rate));
     }
 }
 
