@@ -119,7 +119,7 @@ impl<'a> Subject<'a> {
 }
 
 /// With everything percent-encoded that could mean something in an address.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

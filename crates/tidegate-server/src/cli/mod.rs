@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `validate`, `simulate`, `replay`, `health`, `completions`, `man`: one command each; `key`: inspect,
+//! - `serve`, `check`, `validate`, `simulate`, `replay`, `health`, `top`, `completions`, `man`: one command each; `key`: inspect,
 //!   reset and explain. `asked`: what they are about and who answers. `client`: asking a server; `secure`: with TLS.
 
 mod asked;
@@ -16,6 +16,7 @@ mod replay;
 mod secure;
 mod serve;
 mod simulate;
+mod top;
 mod validate;
 
 use std::error::Error;
@@ -67,6 +68,8 @@ enum Command {
     Simulate(simulate::Options),
     /// Ask whether a server can answer: exit code 0 if it can, 1 if not
     Health(health::Options),
+    /// Watch a server: its rules, hottest keys and denials, every second
+    Top(top::Options),
     /// Print what a shell needs to complete the command line
     Completions(completions::Options),
     /// Print the manual page, or write one for each command
@@ -98,6 +101,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Validate(options) => validate::run(options),
         Command::Simulate(options) => simulate::run(options),
         Command::Health(options) => health::run(options),
+        Command::Top(options) => top::run(options),
         Command::Completions(options) => completions::run(options),
         Command::Man(options) => man::run(options),
         Command::Replay(options) => replay::run(options),
