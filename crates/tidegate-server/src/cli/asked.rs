@@ -125,7 +125,7 @@ pub(super) fn query<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 }
 
 /// With everything percent-encoded that could mean something in an address.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

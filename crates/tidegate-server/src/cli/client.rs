@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{Method, Request, StatusCode, Uri};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::request::Builder;
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -26,6 +27,8 @@ pub(super) struct Client {
 
 /// How long an answer may take, beyond what was asked to be waited for.
 const DEADLINE: Duration = Duration::from_secs(75);
+/// How long it may take until a stream begins.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// The longest answer in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -80,15 +83,30 @@ impl Client {
         if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
             return Ok(body);
         }
-        let detail =
-            body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
-        let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
-        let detail = match status {
-            StatusCode::UNAUTHORIZED if is_change => "set TIDEGATE_ADMIN_TOKEN to its admin token",
-            StatusCode::UNAUTHORIZED => "set TIDEGATE_TOKEN to its token",
-            _ => detail,
+        let token = if is_change {
+            "set TIDEGATE_ADMIN_TOKEN to its admin token"
+        } else {
+            "set TIDEGATE_TOKEN to its token"
         };
-        Err(format!("the server answered {}: {field}{detail}", status.as_u16()).into())
+        Err(refused(status, &body, token))
+    }
+
+    /// Follows what the server tells as a stream of events.
+    pub(super) async fn follow(&self, path: &str) -> Result<Events, Failure> {
+        let request = Request::builder().method(Method::GET).header(ACCEPT, "text/event-stream");
+        let sent = self.send(request.uri(path), String::new(), self.tokens.to_show());
+        let response = tokio::time::timeout(CONNECT_DEADLINE, sent).await;
+        let response = response.map_err(|_| format!("{} did not answer in time", self.host))??;
+        if response.status() == StatusCode::OK {
+            return Ok(Events::new(response.into_body()));
+        }
+        let (status, body) = self.read(response).await?;
+        Err(refused(status, &body, "set TIDEGATE_TOKEN to its token"))
+    }
+
+    /// The server, as it is called.
+    pub(super) fn host(&self) -> &str {
+        &self.host
     }
 
     async fn exchange(
@@ -98,17 +116,18 @@ impl Client {
         body: String,
         token: Option<&str>,
     ) -> Result<(StatusCode, Value), Failure> {
-        let answer = tokio::time::timeout(DEADLINE, self.send(method, path, body, token)).await;
+        let request = Request::builder().method(method).uri(path);
+        let answer = async { self.read(self.send(request, body, token).await?).await };
+        let answer = tokio::time::timeout(DEADLINE, answer).await;
         answer.map_err(|_| format!("{} did not answer in time", self.host))?
     }
 
     async fn send(
         &self,
-        method: Method,
-        path: &str,
+        request: Builder,
         body: String,
         token: Option<&str>,
-    ) -> Result<(StatusCode, Value), Failure> {
+    ) -> Result<Response<Incoming>, Failure> {
         let unreachable = |error| {
             format!(
                 "cannot reach {} ({error}); start it with tidegate serve, name another with \
@@ -121,19 +140,64 @@ impl Client {
             None => speak(stream).await?,
             Some((host, secure)) => speak(secure.connect(host, stream).await?).await?,
         };
-        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.host);
+        let mut request = request.header(HOST, &self.host);
         request = request.header(CONTENT_TYPE, "application/json");
         if let Some(token) = token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Full::new(Bytes::from(body)))?;
-        let response = sender.send_request(request).await?;
+        Ok(sender.send_request(request).await?)
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<(StatusCode, Value), Failure> {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body: Value = serde_json::from_slice(&body?.to_bytes()).map_err(|_| {
             format!("{} answered {status}, and not in JSON; is it a tidegate server?", self.host)
         })?;
         Ok((status, body))
+    }
+}
+
+/// What a server says that does not answer.
+fn refused(status: StatusCode, body: &Value, token: &str) -> Failure {
+    let detail = body["detail"].as_str().or(body["title"].as_str()).unwrap_or("no reason given");
+    let field = body["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
+    let detail = if status == StatusCode::UNAUTHORIZED { token } else { detail };
+    format!("the server answered {}: {field}{detail}", status.as_u16()).into()
+}
+
+/// Events, one after the other.
+pub(super) struct Events {
+    body: Incoming,
+    /// What has come of the next ones.
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    fn new(body: Incoming) -> Self {
+        Self { body, buffer: Vec::new() }
+    }
+
+    /// What the next one tells; none when the server ends.
+    pub(super) async fn next(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let event = String::from_utf8_lossy(&event).into_owned();
+                if let Some(data) = event.trim_end().strip_prefix("data: ") {
+                    return Ok(Some(data.into()));
+                }
+                continue;
+            }
+            let Some(frame) = self.body.frame().await else { return Ok(None) };
+            if let Ok(data) = frame?.into_data() {
+                self.buffer.extend_from_slice(&data);
+            }
+            if self.buffer.len() > MAX_ANSWER {
+                return Err("the server says too much at once; is it a tidegate server?".into());
+            }
+        }
     }
 }
 

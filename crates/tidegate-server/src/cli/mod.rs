@@ -2,8 +2,8 @@
 //!
 //! # Layout
 //!
-//! - `serve`, `check`, `explain`, `validate`, `simulate`, `replay`, `bench`, `health`, `completions`, `man`: one command
-//!   each; `key`: inspect and reset. `asked`: what they are about and who answers. `client`: asking a server; `secure`:
+//! - `serve`, `check`, `explain`, `validate`, `simulate`, `replay`, `bench`, `health`, `top`, `completions`, `man`: one
+//!   command each; `key`: inspect and reset. `asked`: what they are about and who answers. `client`: asking a server; `secure`:
 //!   with TLS. `progress`: how far `bench` is.
 
 mod asked;
@@ -20,6 +20,7 @@ mod replay;
 mod secure;
 mod serve;
 mod simulate;
+mod top;
 mod validate;
 
 use std::error::Error;
@@ -72,6 +73,8 @@ enum Command {
     Simulate(simulate::Options),
     /// Ask whether a server can answer: exit code 0 if it can, 1 if not
     Health(health::Options),
+    /// Watch a server: its rules, hottest keys and denials, every second
+    Top(top::Options),
     /// Print what a shell needs to complete the command line
     Completions(completions::Options),
     /// Print the manual page, or write one for each command
@@ -105,6 +108,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Validate(options) => validate::run(options),
         Command::Simulate(options) => simulate::run(options),
         Command::Health(options) => health::run(options),
+        Command::Top(options) => top::run(options),
         Command::Completions(options) => completions::run(options),
         Command::Man(options) => man::run(options),
         Command::Replay(options) => replay::run(options),

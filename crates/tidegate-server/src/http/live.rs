@@ -21,6 +21,8 @@ use super::problem::Problem;
 use crate::live::{Live, Present, Seconds};
 use crate::tokens::Access;
 
+/// The longest piece of an event in bytes.
+const MAX_PIECE: usize = 8 << 10;
 /// What a stream is asked for with.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
@@ -89,34 +91,47 @@ struct Follower {
 
 impl Follower {
     /// The next event, with whom to ask for the one after it; none when the server drains.
-    async fn next(mut self) -> Option<(Bytes, Self)> {
-        // Who is slow in taking one misses those in between.
-        if !self.is_first {
-            tokio::select! {
-                biased;
-                () = self.door.drain.begun() => return None,
-                changed = self.ticks.changed() => changed.ok()?,
+    async fn next(mut self) -> Option<(Event, Self)> {
+        loop {
+            // Who is slow in taking one misses those in between.
+            if !self.is_first {
+                tokio::select! {
+                    biased;
+                    () = self.door.drain.begun() => return None,
+                    changed = self.ticks.changed() => changed.ok()?,
+                }
+            }
+            self.is_first = false;
+            self.ticks.mark_unchanged();
+            let live = self.door.service.live();
+            let present = || Present::of(&self.door.service, &self.door.policies);
+            let bytes = live.event(self.seconds, present);
+            // Where others take up the room there is none this time.
+            if let Some(room) = live.hold(bytes.len()) {
+                return Some((Event { rest: bytes, _room: room }, self));
             }
         }
-        self.is_first = false;
-        self.ticks.mark_unchanged();
-        let present = || Present::of(&self.door.service, &self.door.policies);
-        let event = self.door.service.live().event(self.seconds, present);
-        Some((event, self))
     }
 }
 
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Follower)>> + Send>>;
+/// An event, as far as it was not taken yet.
+struct Event {
+    rest: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Event, Follower)>> + Send>>;
 
 /// Events as a body: one is made when the one before was taken, so that nothing piles up.
 struct Events {
+    event: Option<Event>,
     next: Option<Next>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Events {
     fn new(follower: Follower, place: OwnedSemaphorePermit) -> Self {
-        Self { next: Some(Box::pin(follower.next())), _place: place }
+        Self { event: None, next: Some(Box::pin(follower.next())), _place: place }
     }
 }
 
@@ -129,11 +144,20 @@ impl Body for Events {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
-        let Some(next) = &mut this.next else { return Poll::Ready(None) };
-        let event = ready!(next.as_mut().poll(context));
-        let (event, follower) = event.unzip();
-        this.next = follower.map(|follower: Follower| -> Next { Box::pin(follower.next()) });
-        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
+        if this.event.is_none() {
+            let Some(next) = &mut this.next else { return Poll::Ready(None) };
+            let (event, follower) = ready!(next.as_mut().poll(context)).unzip();
+            this.event = event;
+            this.next = follower.map(|follower: Follower| -> Next { Box::pin(follower.next()) });
+        }
+        let Some(event) = &mut this.event else { return Poll::Ready(None) };
+        let piece = event.rest.split_to(event.rest.len().min(MAX_PIECE));
+        // A copy, since a part of it would keep all of it.
+        let piece = Bytes::copy_from_slice(&piece);
+        if event.rest.is_empty() {
+            this.event = None;
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 }
 

@@ -274,6 +274,12 @@ pub(crate) fn explained_json(explained: Explained) -> serde_json::Value {
     serde_json::to_value(keys::ExplainBody::from(explained)).unwrap_or_default()
 }
 
+/// What `GET /v1/live` answers, for tests of who reads it.
+#[cfg(test)]
+pub(crate) fn live_example() -> serde_json::Value {
+    examples::seen_lately()
+}
+
 pub(crate) use simulate::ReportBody;
 
 /// A JSON value with status 200.

@@ -43,6 +43,7 @@ pub struct Live {
     ticks: watch::Sender<u64>,
     written: Mutex<Written>,
     streams: Arc<Semaphore>,
+    held: Arc<Semaphore>,
 }
 
 /// How many of the last seconds somebody wants to see.
@@ -85,6 +86,8 @@ impl Written {
 impl Live {
     /// The most who may follow at a time.
     pub const MAX_STREAMS: usize = 64;
+    /// The most bytes of events that are on their way to them at a time.
+    pub const MAX_HELD: usize = 32 << 20;
 
     /// Nothing seen yet. Instants without another word are [`Clock::elapsed`].
     pub fn new(now: Micros) -> Self {
@@ -96,6 +99,7 @@ impl Live {
             ticks: watch::Sender::new(0),
             written: Mutex::default(),
             streams: Arc::new(Semaphore::new(Self::MAX_STREAMS)),
+            held: Arc::new(Semaphore::new(Self::MAX_HELD >> 10)),
         }
     }
 
@@ -125,6 +129,12 @@ impl Live {
     /// A place among those who follow, for as long as it is held; none if there are too many.
     pub fn follow(&self) -> Option<OwnedSemaphorePermit> {
         self.streams.clone().try_acquire_owned().ok()
+    }
+
+    /// Room for an event of so many bytes on its way, for as long as it is held; none if others are slow in taking theirs.
+    pub fn hold(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let kilobytes = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        self.held.clone().try_acquire_many_owned(kilobytes).ok()
     }
 
     /// A snapshot in JSON, as it was after the last sample: made for the first who asks, and the same for all others.
@@ -236,9 +246,47 @@ mod tests {
     }
 
     #[test]
+    fn events_on_their_way_have_bounded_room() {
+        let live = Live::new(START);
+        let large: Vec<_> = (0..9).map_while(|_| live.hold(4 << 20)).collect();
+        assert_eq!((large.len(), live.hold(1).is_none()), (8, true));
+        drop(large);
+        assert!(live.hold(Live::MAX_HELD).is_some());
+        assert!(live.hold(Live::MAX_HELD + 1).is_none());
+    }
+
+    #[test]
     fn seconds_are_within_what_is_remembered() {
         for (seconds, good) in [(0, false), (1, true), (900, true), (901, false)] {
             assert_eq!(Seconds::new(seconds).is_some(), good, "{seconds}");
         }
+    }
+
+    #[test]
+    #[ignore = "prints how long a sample and a denial take; run it with --release and --nocapture"]
+    fn measure_a_sample() {
+        use tidegate::SystemClock;
+        let micros = |work: &mut dyn FnMut()| {
+            let begin = SystemClock.elapsed();
+            work();
+            SystemClock.elapsed().saturating_sub(begin).get()
+        };
+        for count in [3, 512, Metrics::MAX_RULES] {
+            let (live, metrics) = (Live::new(START), Metrics::default());
+            let rules: Vec<_> = (0..count).map(|i| metrics.rule(&format!("r{i}"))).collect();
+            let mut best = u64::MAX;
+            for second in 1..=20 {
+                rules.iter().for_each(|rule| rule.count(Outcome::Allow, Source::Memory));
+                best = best.min(micros(&mut || live.sample(after(second), &metrics)));
+            }
+            println!("{count} rules that are all asked: {best} us a sample");
+        }
+        let live = Live::new(START);
+        let calls = 10_000_000;
+        let flood = micros(&mut || {
+            let denied = denials::Denied::Rule("r", None);
+            (0..calls).for_each(|i| live.denied().note(Micros::new(i / 10), denied));
+        });
+        println!("a denial in a flood: {} ns", flood * 1_000 / calls);
     }
 }

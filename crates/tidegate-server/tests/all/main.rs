@@ -25,6 +25,8 @@ mod resp;
 #[allow(unreachable_pub, reason = "shared by the test programs")]
 #[path = "../support/schema.rs"]
 mod schema;
+#[path = "../support/screen.rs"]
+mod screen;
 #[path = "../support/secure.rs"]
 mod secure;
 #[allow(unreachable_pub, reason = "shared with other tests")]
@@ -70,5 +72,6 @@ mod service;
 mod simulate;
 mod stores;
 mod tls;
+mod top;
 
 use life::redis_server;

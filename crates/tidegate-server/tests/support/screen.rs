@@ -1,0 +1,198 @@
+//! A terminal for tests: a pseudo-terminal, and as much of a screen as a program that draws whole lines needs.
+
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::support::wait_until;
+
+/// A program in a terminal; killed when it is dropped.
+pub(crate) struct Terminal {
+    child: Child,
+    master: File,
+    /// Held, so that the terminal can be looked at after the program.
+    slave: File,
+    screen: Arc<Mutex<Screen>>,
+    before: Termios,
+}
+
+impl Terminal {
+    pub(crate) fn start(mut command: Command, columns: u16, rows: u16) -> Self {
+        let master: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let before = tcgetattr(&slave).unwrap();
+        let screen = Arc::new(Mutex::new(Screen::new(columns.into(), rows.into())));
+        set_size(&slave, columns, rows);
+        let end = || slave.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm");
+        let child = command.spawn().expect("the program starts");
+        let master = File::from(master);
+        let (mut output, seen) = (master.try_clone().unwrap(), screen.clone());
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            while let Ok(read @ 1..) = output.read(&mut bytes) {
+                seen.lock().unwrap().take(&bytes[..read]);
+            }
+        });
+        Self { child, master, slave, screen, before }
+    }
+
+    pub(crate) fn screen(&self) -> MutexGuard<'_, Screen> {
+        self.screen.lock().unwrap()
+    }
+
+    /// Waits until what is seen is as wanted, and gives that.
+    pub(crate) fn expect(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let seen = wait_until(|| Some(self.screen().text()).filter(|text| wanted(text)));
+        seen.unwrap_or_else(|| panic!("never {what}:\n{}", self.screen().text()))
+    }
+
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Another size, and nothing on it yet.
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        let mut screen = self.screen();
+        *screen = Screen { raw: screen.raw.clone(), ..Screen::new(columns.into(), rows.into()) };
+        set_size(&self.slave, columns, rows);
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &id]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for the end of the program, after which the terminal has to be as it was.
+    pub(crate) fn expect_end(&mut self) -> ExitStatus {
+        let status = wait_until(|| self.child.try_wait().unwrap()).expect("it ends");
+        let restored = wait_until(|| (!self.screen().is_alternate).then_some(()));
+        assert!(restored.is_some() && self.screen().has_cursor, "the screen is given back");
+        let (before, after) = (&self.before, tcgetattr(&self.slave).unwrap());
+        assert_eq!(format!("{after:?}"), format!("{before:?}"));
+        status
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn set_size(terminal: &File, columns: u16, rows: u16) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).unwrap();
+}
+
+/// What is to be seen. A sequence that it does not know fails the test.
+pub(crate) struct Screen {
+    cells: Vec<Vec<char>>,
+    row: usize,
+    column: usize,
+    pub(crate) is_alternate: bool,
+    pub(crate) has_cursor: bool,
+    /// How often it was told to look otherwise.
+    pub(crate) styles: usize,
+    /// Bytes of a character or a sequence that is not all there.
+    rest: Vec<u8>,
+    /// Everything that ever came.
+    pub(crate) raw: Vec<u8>,
+}
+
+impl Screen {
+    fn new(columns: usize, rows: usize) -> Self {
+        Self {
+            cells: vec![vec![' '; columns]; rows],
+            row: 0,
+            column: 0,
+            is_alternate: false,
+            has_cursor: true,
+            styles: 0,
+            rest: Vec::new(),
+            raw: Vec::new(),
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let line = |row: &Vec<char>| row.iter().collect::<String>().trim_end().to_string();
+        self.cells.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.raw.extend_from_slice(bytes);
+        self.rest.extend_from_slice(bytes);
+        loop {
+            let rest = std::mem::take(&mut self.rest);
+            let used = self.take_one(&rest);
+            self.rest = rest[used..].to_vec();
+            if used == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Takes a character or a sequence; zero if it is not all there.
+    fn take_one(&mut self, bytes: &[u8]) -> usize {
+        match bytes {
+            [] | [0x1b] => 0,
+            [b'\r', ..] => {
+                self.column = 0;
+                1
+            }
+            [b'\n', ..] => {
+                self.row = (self.row + 1).min(self.cells.len() - 1);
+                1
+            }
+            [0x1b, b'[', rest @ ..] => {
+                let Some(end) = rest.iter().position(|byte| byte.is_ascii_alphabetic()) else {
+                    return 0;
+                };
+                self.sequence(std::str::from_utf8(&rest[..end]).unwrap(), rest[end]);
+                end + 3
+            }
+            [0x1b, ..] => panic!("an unknown sequence: {:?}", String::from_utf8_lossy(bytes)),
+            _ => {
+                let whole = match std::str::from_utf8(bytes) {
+                    Ok(text) => text,
+                    Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap(),
+                };
+                let Some(c) = whole.chars().next() else { return 0 };
+                if let Some(cell) = self.cells[self.row].get_mut(self.column) {
+                    *cell = c;
+                }
+                self.column += 1;
+                c.len_utf8()
+            }
+        }
+    }
+
+    fn sequence(&mut self, numbers: &str, kind: u8) {
+        match (numbers, kind) {
+            ("", b'H') => (self.row, self.column) = (0, 0),
+            ("", b'K') => self.cells[self.row].iter_mut().skip(self.column).for_each(|c| *c = ' '),
+            ("", b'J') => {
+                self.cells[self.row].iter_mut().skip(self.column).for_each(|c| *c = ' ');
+                self.cells.iter_mut().skip(self.row + 1).for_each(|row| row.fill(' '));
+            }
+            (_, b'm') => self.styles += 1,
+            ("?1049", b'h') => self.is_alternate = true,
+            ("?1049", b'l') => self.is_alternate = false,
+            ("?25", b'h') => self.has_cursor = true,
+            ("?25", b'l') => self.has_cursor = false,
+            _ => panic!("an unknown sequence: {numbers:?} {:?}", char::from(kind)),
+        }
+    }
+}
