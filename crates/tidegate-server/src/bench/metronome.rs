@@ -1,7 +1,7 @@
 //! Wakes those who ask when their next question is due.
 //!
 //! The runtime's own timers are exact to a millisecond, which is many times what a target on the same machine takes to
-//! answer. A thread that does nothing but sleep is woken within some 60 us of the instant it asked for.
+//! answer. A thread that does nothing but sleep is woken as soon as the system can, which on Linux is some 50 us late.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
