@@ -38,7 +38,7 @@ use crate::live::Snapshot;
 Examples:
   tidegate top                                        the server on this machine
   tidegate top --server https://limits.example:8080 --interval 5s
-  tidegate top --count 1                              once, when it is not drawn: in a script, or with | cat
+  tidegate top --count 1 | cat                        once, in one line
   tidegate top --json | jq '.rules[] | {name, rates}'
 
 Keys:
