@@ -46,7 +46,10 @@ impl Client {
             _ => return Err(advice.into()),
         };
         let authority = authority.ok_or(advice)?;
-        let host = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
+        // One that is too large is not read, and is not the usual one either.
+        let says_none = authority.as_str() == authority.host();
+        let port = if says_none { port } else { authority.port_u16().ok_or(advice)? };
+        let host = format!("{}:{port}", authority.host());
         let tls = has_tls.then(|| (authority.host().to_string(), secure.clone()));
         Ok(Self { host, tls, tokens: Tokens::from_env()? })
     }

@@ -103,7 +103,7 @@ fn health_is_0_while_the_store_answers_and_1_otherwise() {
     let well = Server::start(&[], &[("TIDEGATE_TOKEN", "not-needed")]);
     let ill = Server::start(&["--store", "redis://127.0.0.1:1"], &[]);
     let [well, ill] = [&well, &ill].map(|server| format!("http://{}", server.http));
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 8] = [
         (&["--server", &well], 0, "healthy: ok\n"),
         (&["--server", &well, "--json"], 0, "{\"healthy\":true,\"status\":\"ok\"}\n"),
         (&["--server", &well, "--live"], 0, "healthy: ok\n"),
@@ -111,6 +111,7 @@ fn health_is_0_while_the_store_answers_and_1_otherwise() {
         (&["--server", &ill, "--live"], 0, "healthy: degraded\n"),
         (&["--server", "http://127.0.0.1:1"], 1, "not healthy: cannot reach 127.0.0.1:1 ("),
         (&["--server", "nonsense"], 2, "error: not a server"),
+        (&["--server", "http://127.0.0.1:99999"], 2, "error: not a server"),
     ];
     for (arguments, code, words) in cases {
         let ran = tidegate(&[&["health"], arguments].concat(), &[]);
