@@ -26,7 +26,7 @@ pub(super) fn section(seen: &Seen) -> Markup {
         @if groups.is_empty() {
             p.empty { "Nobody was denied so far." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-labelledby="denials-caption" {
+            div.scroll #denials-table tabindex="0" role="region" aria-labelledby="denials-caption" {
                 table {
                     caption #denials-caption {
                         "The last ones, newest first, in UTC"

@@ -15,7 +15,7 @@ pub(super) fn section(seen: &Seen) -> Markup {
         @if seen.snapshot.hottest.is_empty() {
             p.empty { "No key was asked about lately." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-labelledby="keys-caption" {
+            div.scroll #keys-table tabindex="0" role="region" aria-labelledby="keys-caption" {
                 table {
                     caption #keys-caption {
                         "Asked about most lately; a call counts half after 30 s"
