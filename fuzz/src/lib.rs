@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tidegate::{Limit, ManualClock, Memory};
 use tidegate_server::config::Config;
+use tidegate_server::console::{Console, Tls};
 use tidegate_server::drain::{self, Drainer};
 use tidegate_server::envoy::config::EnvoyConfig;
 use tidegate_server::envoy::grpc::Grpc;
@@ -58,7 +59,7 @@ impl World {
         let metrics = Arc::new(Metrics::default());
         let policy = Config::load_str("policy.yaml", POLICY).expect("a good policy");
         let envoy = EnvoyConfig::load_str("edge.yaml", ENVOY).expect("good limits");
-        let read = Read { policy, envoy: Some(Arc::new(envoy)) };
+        let read = Read { policy, envoy: Some(Arc::new(envoy)), tls: None };
         let active = read.active(&metrics).expect("rules that go together");
         let service = Arc::new(Service::new(Arc::new(engine), active, metrics));
         let (_, seen) = Source::Sample.load();
@@ -67,11 +68,14 @@ impl World {
         let tokens = Arc::new(Tokens::new(None, Some("admin")));
         let (drainer, drain) = drain::channel();
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let address = ([127, 0, 0, 1], 8080).into();
+        let console = Console::new(address, Tls::Off, Vec::new(), service.clock().clone());
         let door = http::Door {
             service: service.clone(),
             policies: Arc::new(policies),
             tokens: tokens.clone(),
             envoy: envoy.clone(),
+            console: Arc::new(console),
             drain,
         };
         let router = http::router(door, &Grpc::new(envoy.clone(), tokens.clone()));
