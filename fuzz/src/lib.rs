@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tidegate::{Limit, ManualClock, Memory};
 use tidegate_server::config::Config;
+use tidegate_server::console::{Console, Tls};
 use tidegate_server::doors::Deadlines;
 use tidegate_server::drain::{self, Drainer};
 use tidegate_server::envoy::config::EnvoyConfig;
@@ -70,11 +71,14 @@ impl World {
         let deadlines = Deadlines::default();
         let grpc = Grpc::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let address = ([127, 0, 0, 1], 8080).into();
+        let console = Console::new(address, Tls::Off, Vec::new(), service.clock().clone());
         let door = http::Door {
             service: service.clone(),
             policies: Arc::new(policies),
             tokens: tokens.clone(),
             envoy: envoy.clone(),
+            console: Arc::new(console),
             drain,
         };
         let router = http::router(door, &grpc);

@@ -68,7 +68,7 @@ pub(super) struct Options {
     traces: Traces,
     #[command(flatten)]
     doors: Doors,
-    /// A name by which people reach the console, besides the address of its door; repeatable
+    /// A name that the console goes by, besides its address; repeatable
     #[arg(long, value_name = "NAME")]
     console_host: Vec<HostName>,
     /// Let anybody in from anywhere, though neither token nor TLS guards it
@@ -316,6 +316,8 @@ fn print_what_to_try(http: SocketAddr, resp: SocketAddr, server: &Server) {
   redis-cli -p {port}{tls}{auth} CL.THROTTLE user123 15 30 60 1
   curl {scheme}://{http}/v1/rules{header}
   curl {scheme}://{http}/metrics
+
+or look at {scheme}://{http}/ in a browser.
 "
     );
     // A server goes on when nobody reads its hints.

@@ -36,7 +36,7 @@ impl FromRequest<Door> for Change {
 async fn read(request: Request, door: &Door) -> Result<Change, Trouble> {
     let (parts, body) = request.into_parts();
     let visitor = Visitor::of(door, &parts.headers);
-    form::is_ours(&visitor, &parts.headers)?;
+    form::is_ours(&visitor, &parts.uri, &parts.headers)?;
     if !door.tokens.has_admin() {
         let detail = "this needs an admin token, and the server has none; set TIDEGATE_ADMIN_TOKEN";
         return Err(Trouble::new(StatusCode::FORBIDDEN, detail));

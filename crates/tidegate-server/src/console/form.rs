@@ -4,7 +4,7 @@ use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 
 use super::trouble::Trouble;
 use super::visitor::Visitor;
@@ -57,7 +57,7 @@ impl FromRequest<Door> for Submitted {
         use axum::extract::FromRequestParts;
         let (mut parts, body) = request.into_parts();
         let visitor = Visitor::from_request_parts(&mut parts, door).await?;
-        is_ours(&visitor, &parts.headers).map_err(IntoResponse::into_response)?;
+        is_ours(&visitor, &parts.uri, &parts.headers).map_err(IntoResponse::into_response)?;
         let fields = fields(Request::from_parts(parts, body)).await;
         Ok(Self { visitor, fields: fields.map_err(IntoResponse::into_response)? })
     }
@@ -76,8 +76,8 @@ pub(super) async fn fields(request: Request) -> Result<Fields, Trouble> {
 
 /// Refuses what another site has made a browser send. A browser says where a form comes from, in one way or another;
 /// who is no browser shows the token instead.
-pub(super) fn is_ours(visitor: &Visitor, headers: &HeaderMap) -> Result<(), Trouble> {
-    if visitor.has_token() || comes_from_here(headers) {
+pub(super) fn is_ours(visitor: &Visitor, uri: &Uri, headers: &HeaderMap) -> Result<(), Trouble> {
+    if visitor.has_token() || comes_from_here(uri, headers) {
         return Ok(());
     }
     let detail = "this did not come from a page of this server; go back and use the form there, or show the token as \
@@ -85,13 +85,15 @@ pub(super) fn is_ours(visitor: &Visitor, headers: &HeaderMap) -> Result<(), Trou
     Err(Trouble::new(StatusCode::FORBIDDEN, detail))
 }
 
-fn comes_from_here(headers: &HeaderMap) -> bool {
+fn comes_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin";
     }
-    let (origin, host) = (headers.get(ORIGIN), headers.get(HOST));
-    let Some((origin, host)) = origin.zip(host) else { return false };
-    let (origin, host) = (origin.as_bytes(), host.as_bytes());
+    // Over HTTP/2 the host is a part of the address.
+    let host = uri.authority().map(|host| host.as_str().as_bytes());
+    let host = host.or_else(|| Some(headers.get(HOST)?.as_bytes()));
+    let Some((origin, host)) = headers.get(ORIGIN).zip(host) else { return false };
+    let origin = origin.as_bytes();
     let origin = origin.strip_prefix(b"https://").or(origin.strip_prefix(b"http://"));
     origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host))
 }
@@ -120,7 +122,11 @@ mod tests {
             for (name, value) in pairs {
                 headers.insert(*name, value.parse().unwrap());
             }
-            assert_eq!(comes_from_here(&headers), expected, "{pairs:?}");
+            assert_eq!(comes_from_here(&Uri::default(), &headers), expected, "{pairs:?}");
+        }
+        let headers = HeaderMap::from_iter([(ORIGIN, "https://a".parse().unwrap())]);
+        for (uri, expected) in [("https://a/login", true), ("https://b/login", false)] {
+            assert_eq!(comes_from_here(&uri.parse().unwrap(), &headers), expected, "{uri}");
         }
     }
 

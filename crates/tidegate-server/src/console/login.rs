@@ -27,7 +27,7 @@ pub(super) async fn sign_in(
     request: Request,
 ) -> Result<Response, Trouble> {
     let (parts, body) = request.into_parts();
-    form::is_ours(&Visitor::of(&door, &parts.headers), &parts.headers)?;
+    form::is_ours(&Visitor::of(&door, &parts.headers), &parts.uri, &parts.headers)?;
     if !door.console.may_try(visitor::client(&door, &parts)) {
         return Err(Trouble::too_many_attempts());
     }
@@ -53,7 +53,7 @@ pub(super) async fn sign_out(
     request: Request,
 ) -> Result<Response, Trouble> {
     let headers = request.headers();
-    form::is_ours(&Visitor::of(&door, headers), headers)?;
+    form::is_ours(&Visitor::of(&door, headers), request.uri(), headers)?;
     let console = &door.console;
     if let Some(id) = console.cookie.shown(headers) {
         console.sessions.end(id);

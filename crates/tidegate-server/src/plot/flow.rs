@@ -34,12 +34,17 @@ impl Flow<'_> {
             canvas.line("grid", (area.x, y), (area.right(), y));
             canvas.text(area.x - 8.0, y + 4.0, Anchor::End, "small muted", &number(mark));
         }
-        // Two numbers in one place cannot be read.
-        let marks = below.marks().skip(1).filter(|_| below_top > 0);
-        for mark in marks.filter(|mark| line.height(*mark) > 13.0) {
-            let y = line.y + line.height(mark);
+        // One number is enough, where there is room for it: the two below are seldom far apart.
+        if line.height(below_top) > 13.0 {
+            let y = line.y + line.height(below_top);
             canvas.line("grid", (area.x, y), (area.right(), y));
-            canvas.text(area.x - 8.0, y + 4.0, Anchor::End, "small denied-mark", &number(mark));
+            canvas.text(
+                area.x - 8.0,
+                y + 4.0,
+                Anchor::End,
+                "small denied-mark",
+                &number(below_top),
+            );
         }
         for (thousandths, word) in words {
             let share = f64::from(*thousandths) / 1_000.0;

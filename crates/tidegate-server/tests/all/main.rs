@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../support/browser.rs"]
+mod browser;
 #[path = "../../../tidegate-redis/tests/support/certificates.rs"]
 mod certificates;
 #[path = "../support/envoy.rs"]
@@ -41,6 +43,8 @@ mod cli;
 mod config;
 mod config_errors;
 mod config_fuzz;
+mod console;
+mod console_browser;
 mod doors;
 mod envoy_config;
 mod envoy_config_fuzz;

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use hyper::body::{Body, Frame};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::super::visitor::Visitor;
 use super::view::View;
 use super::wrapped;
 use crate::http::Door;
@@ -26,6 +28,8 @@ type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Follower)>> + Send>>;
 struct Follower {
     door: Door,
     view: View,
+    /// What they have shown. A session that ends ends what it has opened.
+    shown: HeaderMap,
     ticks: watch::Receiver<u64>,
     /// What they have already.
     told: Vec<Arc<str>>,
@@ -33,15 +37,20 @@ struct Follower {
 }
 
 impl Events {
-    pub(super) fn new(door: Door, view: View, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(
+        door: Door,
+        view: View,
+        shown: HeaderMap,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
         let ticks = door.service.live().ticks();
-        let follower = Follower { door, view, ticks, told: Vec::new(), is_first: true };
+        let follower = Follower { door, view, shown, ticks, told: Vec::new(), is_first: true };
         Self { next: Some(Box::pin(follower.next())), _place: place }
     }
 }
 
 impl Follower {
-    /// The next event, with whom to ask for the one after it; none when the server drains.
+    /// The next event, with whom to ask for the one after it; none when the server drains, or they may look no longer.
     async fn next(mut self) -> Option<(Bytes, Self)> {
         // Who is slow in taking one misses those in between.
         if !self.is_first {
@@ -50,6 +59,9 @@ impl Follower {
                 () = self.door.drain.begun() => return None,
                 changed = self.ticks.changed() => changed.ok()?,
             }
+        }
+        if !Visitor::of(&self.door, &self.shown).may_look() {
+            return None;
         }
         self.is_first = false;
         self.ticks.mark_unchanged();

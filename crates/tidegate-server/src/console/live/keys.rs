@@ -15,7 +15,7 @@ pub(super) fn section(seen: &Seen) -> Markup {
         @if seen.snapshot.hottest.is_empty() {
             p.empty { "No key was asked about lately." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-labelledby="keys-caption" {
+            div.scroll #keys-table tabindex="0" role="region" aria-labelledby="keys-caption" {
                 table {
                     caption #keys-caption {
                         "Asked about most lately; a call counts half after 30 s"
@@ -39,10 +39,10 @@ pub(super) fn section(seen: &Seen) -> Markup {
 fn row(hot: &HotKey, left: Option<Left>) -> Markup {
     html! {
         tr {
-            th scope="row" {
+            th.key-name scope="row" {
                 @if hot.key.is_empty() { span.muted { "everybody together" } } @else { code { (hot.key) } }
             }
-            td { code { (hot.rule) } }
+            td.name { code { (hot.rule) } }
             td.number { (number(hot.allowed)) }
             td.number.denied-text[hot.denied > 0] { (number(hot.denied)) }
             td { (what_is_left(left)) }

@@ -19,8 +19,8 @@ mod view;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
 use maud::{PreEscaped, html};
 
 pub(super) use self::shared::Shared;
@@ -60,13 +60,15 @@ pub(super) async fn show(State(door): State<Door>, visitor: Visitor, fields: Fie
 pub(super) async fn follow(
     State(door): State<Door>,
     _: Visitor,
+    headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, Trouble> {
     let Some(place) = door.service.live().follow() else {
         let detail = format!("{} follow already; try again later", Live::MAX_STREAMS);
         return Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     };
-    let body = axum::body::Body::new(events::Events::new(door, View::read(&fields), place));
+    let events = events::Events::new(door, View::read(&fields), headers, place);
+    let body = axum::body::Body::new(events);
     let mut response = ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
     response.extensions_mut().insert(Lasts::AsLongAsWanted);
     Ok(response)

@@ -50,18 +50,23 @@ fn flow(seen: &Seen) -> Markup {
             }
             (latency(&seen.snapshot))
         }
-        (PreEscaped(flow.chart(&words)))
+        div.chart { (PreEscaped(flow.chart(&words))) }
         p.legend {
-            span.key.passed {} "allowed a second, above the line" span.key.denied {} "denied, below it"
+            span { span.key.passed {} "allowed a second, above the line" }
+            span { span.key.denied {} "denied, below it" }
             @if would_deny.iter().any(|count| *count > 0) {
-                span.key.would {} "allowed, though a shadow limit would have denied it"
+                span { span.key.would {} "allowed, though a shadow limit would have denied it" }
             }
         }
     }
 }
 
 fn latency(snapshot: &Snapshot) -> Markup {
-    let micros = |micros: Option<u64>| micros.map_or("\u{2013}".into(), |us| span(Micros::new(us)));
+    let micros = |micros: Option<u64>| {
+        micros.map_or("\u{2013}".into(), |us| {
+            span(Micros::new(us)).replace("us", " \u{b5}s").replace("ms", " ms")
+        })
+    };
     let latency = &snapshot.latency;
     html! {
         div { dt { "half answered within" } dd.big { (micros(latency.p50_us)) } }
@@ -90,8 +95,13 @@ fn state(seen: &Seen) -> Markup {
                 dd { @if total.rates.fallback > 0.0 { (rate(total.rates.fallback)) "/s" } @else { "none" } }
             }
             div.tile { dt { "On lease" } dd { (number(lent)) } }
-            div.tile { dt { "Keys" } dd { (store.tracked_keys.map_or("\u{2013}".into(), number)) } }
-            div.tile { dt { "Memory" } dd { (bytes(store.memory_bytes)) } }
+            div.tile {
+                dt { "Keys" }
+                dd {
+                    (store.tracked_keys.map_or("\u{2013}".into(), number))
+                    span.muted { " in " (bytes(store.memory_bytes)) }
+                }
+            }
             div.tile {
                 dt { "Connections" }
                 dd { abbr title="HTTP, Redis protocol, gRPC" {
@@ -102,7 +112,7 @@ fn state(seen: &Seen) -> Markup {
                 dt { "Policy" }
                 dd {
                     a #policy-link href="/rules" { (number(policy.rules as u64)) @if policy.rules == 1 { " rule" } @else { " rules" } }
-                    @if policy.error.is_some() { ", the file has mistakes" } @else { ", " (rough(age)) " old" }
+                    @if policy.error.is_some() { ", the file has mistakes" } @else { span.muted { ", " (rough(age)) " old" } }
                 }
             }
             div.tile { dt { "Up" } dd { (rough(Micros::from_secs(seen.snapshot.uptime_s))) } }
@@ -150,8 +160,8 @@ mod tests {
 
     #[test]
     fn numbers_are_as_long_as_they_need_to_be() {
-        let rates = [0.0, 0.01, 0.1, 3.14, 9.96, 1_234.4].map(rate);
-        assert_eq!(rates, ["0", "<0.1", "0.1", "3.1", "10", "1,234"]);
+        let rates = [0.0, 0.01, 0.1, 3.33, 9.96, 1_234.4].map(rate);
+        assert_eq!(rates, ["0", "<0.1", "0.1", "3.3", "10", "1,234"]);
         assert_eq!([bytes(5), bytes(20_480), bytes(20 << 20)], ["5 B", "20 KiB", "20 MiB"]);
     }
 }

@@ -1,0 +1,161 @@
+//! A real Chromium without a window, told what to do by chromedriver over WebDriver.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Folder, wait_until};
+
+/// A browser that nobody has used before; closed when it is dropped.
+pub(crate) struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+}
+
+/// A machine with much to do takes long to start a browser.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+impl Browser {
+    /// `None` and a line about it if there is none.
+    pub(crate) fn start() -> Option<Self> {
+        let (chromium, driver) = (found("chromium"), found("chromedriver"));
+        let Some((chromium, driver)) = chromium.zip(driver) else {
+            let line = "skipped: in a real browser: chromium and chromium-driver are not installed";
+            let mut stderr = std::io::stderr().lock();
+            writeln!(stderr, "{line}").expect("standard error");
+            return None;
+        };
+        let mut command = Command::new(driver);
+        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut driver = command.spawn().expect("chromedriver starts");
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = lines.find_map(|line| {
+            let line = line.ok()?;
+            line.split_once("successfully on port ")?.1.trim_end_matches('.').parse::<u16>().ok()
+        });
+        let address = SocketAddr::from(([127, 0, 0, 1], port.expect("chromedriver says its port")));
+        let mut browser = Self { driver, address, session: String::new() };
+        let profile = Folder::new().path("profile");
+        // Nobody but this test's own pages is looked at, so it may run as root.
+        let arguments = json!([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            format!("--user-data-dir={}", profile.display()),
+        ]);
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "browserName": "chrome",
+            "goog:chromeOptions": { "args": arguments, "binary": chromium },
+            "goog:loggingPrefs": { "browser": "ALL" },
+        } } });
+        let session = browser.call("POST", "/session", &wanted);
+        browser.session = session["sessionId"].as_str().expect("a session").to_string();
+        Some(browser)
+    }
+
+    pub(crate) fn open(&self, url: &str) {
+        self.command("/url", &json!({ "url": url }));
+    }
+
+    /// What a script returns that runs on the page.
+    pub(crate) fn run(&self, script: &str) -> Value {
+        self.command("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// Waits until a script returns something that is true.
+    pub(crate) fn wait_for(&self, script: &str) {
+        let found = wait_until(|| self.run(script).as_bool().filter(|found| *found));
+        assert!(found.is_some(), "{script}: {}", self.run("return document.body.innerText"));
+    }
+
+    /// What the page has complained about since the last time.
+    pub(crate) fn complaints(&self) -> Vec<Value> {
+        let log = self.command("/se/log", &json!({ "type": "browser" }));
+        log.as_array().cloned().unwrap_or_default()
+    }
+
+    /// A command of the browser's own protocol.
+    pub(crate) fn devtools(&self, command: &str, parameters: &Value) -> Value {
+        self.command("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }))
+    }
+
+    /// By day, `light`, or by night, `dark`.
+    pub(crate) fn prefer(&self, scheme: &str) {
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        self.devtools("Emulation.setEmulatedMedia", &json!({ "features": [feature] }));
+    }
+
+    /// The page in a window of this size.
+    pub(crate) fn resize(&self, width: u32, height: u32) {
+        let size =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.devtools("Emulation.setDeviceMetricsOverride", &size);
+    }
+
+    fn command(&self, path: &str, body: &Value) -> Value {
+        self.call("POST", &format!("/session/{}{path}", self.session), body)
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.try_call(method, path, body).expect("chromedriver answers");
+        assert_eq!(status, "200", "{path}: {answer}");
+        answer["value"].clone()
+    }
+
+    fn try_call(&self, method: &str, path: &str, body: &Value) -> Option<(String, Value)> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let (host, body) = (self.address, body.to_string());
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all((head + &body).as_bytes()).ok()?;
+        let mut answer = BufReader::new(stream);
+        let (mut status, mut length) = (String::new(), 0);
+        for line in answer.by_ref().lines() {
+            let line = line.ok()?.to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().ok()?;
+            }
+            if line.starts_with("http/") {
+                status = line.split(' ').nth(1)?.to_string();
+            }
+        }
+        // It keeps the connection, whatever it was told.
+        let mut body = vec![0; length];
+        answer.read_exact(&mut body).ok()?;
+        Some((status, serde_json::from_slice(&body).ok()?))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        self.try_call("DELETE", &format!("/session/{}", self.session), &json!({}));
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+/// Where a program is, if it is there.
+fn found(name: &str) -> Option<String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut found = path.split(':').map(|folder| format!("{folder}/{name}"));
+    found.find(|path| Path::new(path).is_file())
+}
