@@ -5,13 +5,14 @@
 //! - `page`: what every page has around it. `assets`: the style sheet and the script. `trouble`: what went wrong.
 //! - `hosts`: under which names it answers. `guard`: the headers of every answer. `visitor`: who looks.
 //!   `form`: what they send. `change`: what may change something. `sessions`, `login`: who has signed in.
-//! - `rules`: the policy in force.
+//! - `keys`: how one key stands. `rules`: the policy in force.
 
 mod assets;
 mod change;
 mod form;
 mod guard;
 mod hosts;
+mod keys;
 mod login;
 mod page;
 mod rules;
@@ -93,6 +94,11 @@ impl fmt::Debug for Console {
 /// All pages.
 pub(crate) fn router(door: &Door) -> Router<Door> {
     Router::new()
+        .route("/keys", get(keys::show))
+        .route("/keys/reset", post(keys::reset))
+        .route("/keys/override", post(keys::set_override))
+        .route("/keys/override/end", post(keys::end_override))
+        .route("/keys/take-back", post(keys::take_back))
         .route("/rules", get(rules::list))
         .route("/rules/validate", post(rules::validate))
         .route("/rules/delete", post(rules::delete))

@@ -11,23 +11,27 @@ pub(super) const HOME: &str = Nav::Rules.path();
 /// The pages that every other leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Nav {
+    /// How one key stands.
+    Keys,
     /// The policy in force.
     Rules,
 }
 
 impl Nav {
     /// In the order in which they are shown.
-    pub(super) const ALL: &[Self] = &[Self::Rules];
+    pub(super) const ALL: &[Self] = &[Self::Keys, Self::Rules];
 
     /// Its address.
     pub(crate) const fn path(self) -> &'static str {
         match self {
+            Self::Keys => "/keys",
             Self::Rules => "/rules",
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
+            Self::Keys => "Keys",
             Self::Rules => "Rules",
         }
     }

@@ -27,7 +27,7 @@ pub(super) fn fraction(millionths: u64) -> String {
 }
 
 /// A span in the unit that suits it, with a decimal if it needs one, rounded up: nobody is told to wait too short.
-pub(super) fn span(span: Micros) -> String {
+pub(crate) fn span(span: Micros) -> String {
     const UNITS: [(u64, &str); 6] = [
         (86_400_000_000, "d"),
         (3_600_000_000, "h"),
@@ -48,7 +48,7 @@ pub(super) fn span(span: Micros) -> String {
 }
 
 /// A wait, or that it is for ever.
-pub(super) fn wait(wait: Wait) -> String {
+pub(crate) fn wait(wait: Wait) -> String {
     wait.span().map_or_else(|| "never".into(), span)
 }
 

@@ -36,6 +36,7 @@ mod cli;
 mod config;
 mod config_errors;
 mod config_fuzz;
+mod console_keys;
 mod doors;
 mod envoy_config;
 mod envoy_config_fuzz;
