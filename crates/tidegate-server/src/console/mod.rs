@@ -5,7 +5,7 @@
 //! - `page`: what every page has around it. `assets`: the style sheet and the script. `trouble`: what went wrong.
 //! - `hosts`: under which names it answers. `guard`: the headers of every answer. `visitor`: who looks.
 //!   `form`: what they send. `change`: what may change something. `sessions`, `login`: who has signed in.
-//! - `keys`: how one key stands. `rules`: the policy in force.
+//! - `keys`: how one key stands. `playground`: limits on imagined traffic. `rules`: the policy in force.
 
 mod assets;
 mod change;
@@ -15,6 +15,7 @@ mod hosts;
 mod keys;
 mod login;
 mod page;
+mod playground;
 mod rules;
 mod sessions;
 mod trouble;
@@ -99,6 +100,7 @@ pub(crate) fn router(door: &Door) -> Router<Door> {
         .route("/keys/override", post(keys::set_override))
         .route("/keys/override/end", post(keys::end_override))
         .route("/keys/take-back", post(keys::take_back))
+        .route("/playground", get(playground::show))
         .route("/rules", get(rules::list))
         .route("/rules/validate", post(rules::validate))
         .route("/rules/delete", post(rules::delete))

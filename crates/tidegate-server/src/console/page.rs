@@ -13,18 +13,21 @@ pub(super) const HOME: &str = Nav::Rules.path();
 pub(crate) enum Nav {
     /// How one key stands.
     Keys,
+    /// Limits on imagined traffic.
+    Playground,
     /// The policy in force.
     Rules,
 }
 
 impl Nav {
     /// In the order in which they are shown.
-    pub(super) const ALL: &[Self] = &[Self::Keys, Self::Rules];
+    pub(super) const ALL: &[Self] = &[Self::Keys, Self::Playground, Self::Rules];
 
     /// Its address.
     pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::Keys => "/keys",
+            Self::Playground => "/playground",
             Self::Rules => "/rules",
         }
     }
@@ -32,6 +35,7 @@ impl Nav {
     const fn name(self) -> &'static str {
         match self {
             Self::Keys => "Keys",
+            Self::Playground => "Playground",
             Self::Rules => "Rules",
         }
     }

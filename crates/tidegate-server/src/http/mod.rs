@@ -268,7 +268,7 @@ pub(crate) fn explained_json(explained: Explained) -> serde_json::Value {
     serde_json::to_value(keys::ExplainBody::from(explained)).unwrap_or_default()
 }
 
-pub(crate) use simulate::ReportBody;
+pub(crate) use simulate::{ReportBody, Task};
 
 /// A JSON value with status 200.
 fn ok(body: &impl serde::Serialize) -> Response {

@@ -24,7 +24,7 @@ pub use chart::{Colours, Terminal};
 pub(crate) use form::Form;
 pub(crate) use standing::Sight;
 pub use svg::{STYLE, svg, svg_for_page};
-pub(crate) use words::{number, span, wait};
+pub(crate) use words::{fraction, number, percent, span, wait};
 
 use tidegate::simulate::Report;
 

@@ -16,13 +16,13 @@ pub(crate) fn number(number: u64) -> String {
 }
 
 /// A part of a whole as a percentage, with one decimal, rounded down: 100 % is all of them.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     let thousandths = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
     format!("{}.{} %", thousandths / 10, thousandths % 10)
 }
 
 /// Millionths as a fraction of three decimals, rounded down.
-pub(super) fn fraction(millionths: u64) -> String {
+pub(crate) fn fraction(millionths: u64) -> String {
     format!("{}.{:03}", millionths / 1_000_000, millionths % 1_000_000 / 1_000)
 }
 

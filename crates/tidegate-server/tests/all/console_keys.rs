@@ -56,7 +56,7 @@ fn a_key_is_drawn_under_every_limit() {
 fn pictures_bring_no_style_of_their_own() {
     let server = start(&[ADMIN]);
     server.post("/v1/check", &json!({ "rule": "log", "key": "k" }));
-    for path in ["/keys?rule=log&key=k"] {
+    for path in ["/keys?rule=log&key=k", "/playground"] {
         let page = server.get(path);
         assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'self'"));
         for forbidden in ["<style", "style=\"", "<script>", "onload=", "onclick=", "javascript:"] {

@@ -37,6 +37,7 @@ mod config;
 mod config_errors;
 mod config_fuzz;
 mod console_keys;
+mod console_playground;
 mod doors;
 mod envoy_config;
 mod envoy_config_fuzz;
