@@ -410,11 +410,35 @@ impl Policies {
     /// Sets a rule until the server is restarted or it is deleted.
     pub fn put(&self, rule: &RuleFile, only_if: Presence) -> Result<Put, NotChanged> {
         let mut state = lock(&self.state);
-        let name = rule.name.clone();
-        let exists = state.find(&name).is_some();
+        let exists = state.find(&rule.name).is_some();
         if only_if == Presence::Absent && exists {
             return Err(NotChanged::Exists);
         }
+        let listed = self.set(&mut state, rule)?;
+        Ok(if exists { Put::Replaced(listed) } else { Put::Created(listed) })
+    }
+
+    /// Changes the rule of this name until the server is restarted or it is deleted, in one step. One that is then as
+    /// the file has it is the file's again.
+    pub fn amend(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut RuleFile),
+    ) -> Result<Listed, NotChanged> {
+        let mut state = lock(&self.state);
+        let mut rule = state.find(name).ok_or(NotChanged::Unknown)?.0.file.clone();
+        change(&mut rule);
+        if state.in_file(name).is_some_and(|in_file| in_file.file == rule) {
+            let mut runtime = state.runtime.clone();
+            runtime.remove(name);
+            self.change_runtime(&mut state, runtime)?;
+            return Ok(Listed { file: rule, origin: Origin::File });
+        }
+        self.set(&mut state, &rule)
+    }
+
+    fn set(&self, state: &mut State, rule: &RuleFile) -> Result<Listed, NotChanged> {
+        let name = rule.name.clone();
         let loaded = rule.load(&state.settings).map_err(NotChanged::Faulty)?;
         if state.runtime.len() >= Self::MAX_RUNTIME_RULES && !state.runtime.contains_key(&name) {
             return Err(NotChanged::TooMany);
@@ -422,8 +446,8 @@ impl Policies {
         let listed = Listed { file: loaded.file.clone(), origin: Origin::Runtime };
         let mut runtime = state.runtime.clone();
         runtime.insert(name, loaded);
-        self.change_runtime(&mut state, runtime)?;
-        Ok(if exists { Put::Replaced(listed) } else { Put::Created(listed) })
+        self.change_runtime(state, runtime)?;
+        Ok(listed)
     }
 
     /// Takes back a rule that was set while running.
@@ -484,6 +508,11 @@ impl Policies {
     /// What the last reading of the files has changed about their rules; nothing if they were read once.
     pub fn changes(&self) -> Option<Arc<Changes>> {
         lock(&self.state).changes.clone()
+    }
+
+    /// Does the file have a rule of this name, whether or not another was set while running?
+    pub fn is_in_file(&self, name: &str) -> bool {
+        lock(&self.state).in_file(name).is_some()
     }
 
     /// How the policy is.

@@ -1,5 +1,7 @@
 //! What every door asks: one limiter, its present policy, and what is counted about both.
 
+mod outlook;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
@@ -20,6 +22,8 @@ use crate::live::Live;
 use crate::live::denials::Denied;
 use crate::metrics::Metrics;
 use crate::trace::{self, Note, Tracer};
+
+pub use self::outlook::{Outlook, Recovered};
 
 /// One limiter for all doors.
 pub struct Service {

@@ -77,3 +77,47 @@ function check(form) {
 
 document.querySelectorAll("[data-events]").forEach(follow);
 document.querySelectorAll("form[data-check]").forEach(check);
+
+// The playground: tried again a moment after somebody has typed, and the address goes along.
+function play(form) {
+  let timer = 0;
+  let asking = null;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      asking?.abort();
+      asking = new AbortController();
+      const typed = new URLSearchParams([...new FormData(form)].filter(([, text]) => text.trim()));
+      try {
+        const response = await fetch(`${form.getAttribute("action")}?part&${typed}`, { signal: asking.signal });
+        replace(await response.text());
+        for (const input of form.querySelectorAll("[aria-describedby]")) {
+          const wrong = document.getElementById(input.getAttribute("aria-describedby"))?.childElementCount > 0;
+          wrong ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
+        }
+        const link = document.getElementById("link");
+        if (response.ok && link) history.replaceState(null, "", link.getAttribute("href"));
+      } catch (error) {
+        const outcome = document.getElementById(form.dataset.play);
+        if (error.name !== "AbortError" && outcome) outcome.textContent = "The server does not answer.";
+      }
+    }, 400);
+  });
+}
+
+// Buttons that copy a text. Browsers let nobody copy but over TLS or on the machine itself.
+function copyOnClick() {
+  document.documentElement.classList.add("scripted");
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    const source = button && document.getElementById(button.dataset.copy);
+    if (!source) return;
+    await navigator.clipboard.writeText(source.href || source.textContent);
+    const said = button.firstChild;
+    said.textContent = "Copied";
+    setTimeout(() => { said.textContent = "Copy"; }, 1500);
+  });
+}
+
+document.querySelectorAll("form[data-play]").forEach(play);
+if (navigator.clipboard) copyOnClick();

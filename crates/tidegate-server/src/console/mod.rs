@@ -5,16 +5,19 @@
 //! - `page`: what every page has around it. `assets`: the style sheet and the script. `trouble`: what went wrong.
 //! - `hosts`: under which names it answers. `guard`: the headers of every answer. `visitor`: who looks.
 //!   `form`: what they send. `change`: what may change something. `sessions`, `login`: who has signed in.
-//! - `live`: what goes on now. `rules`: the policy in force.
+//! - `live`: what goes on now. `keys`: how one key stands. `playground`: limits on imagined traffic. `rules`: the policy
+//!   in force.
 
 mod assets;
 mod change;
 mod form;
 mod guard;
 mod hosts;
+mod keys;
 mod live;
 mod login;
 mod page;
+mod playground;
 mod rules;
 mod sessions;
 mod trouble;
@@ -98,6 +101,12 @@ pub(crate) fn router(door: &Door) -> Router<Door> {
     Router::new()
         .route("/", get(live::show))
         .route("/console/live", get(live::follow))
+        .route("/keys", get(keys::show))
+        .route("/keys/reset", post(keys::reset))
+        .route("/keys/override", post(keys::set_override))
+        .route("/keys/override/end", post(keys::end_override))
+        .route("/keys/take-back", post(keys::take_back))
+        .route("/playground", get(playground::show))
         .route("/rules", get(rules::list))
         .route("/rules/validate", post(rules::validate))
         .route("/rules/delete", post(rules::delete))

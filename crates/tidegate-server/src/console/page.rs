@@ -14,18 +14,24 @@ pub(super) const HOME: &str = Nav::Live.path();
 pub(crate) enum Nav {
     /// What goes on now.
     Live,
+    /// How one key stands.
+    Keys,
+    /// Limits on imagined traffic.
+    Playground,
     /// The policy in force.
     Rules,
 }
 
 impl Nav {
     /// In the order in which they are shown.
-    pub(super) const ALL: &[Self] = &[Self::Live, Self::Rules];
+    pub(super) const ALL: &[Self] = &[Self::Live, Self::Keys, Self::Playground, Self::Rules];
 
     /// Its address.
     pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::Live => "/",
+            Self::Keys => "/keys",
+            Self::Playground => "/playground",
             Self::Rules => "/rules",
         }
     }
@@ -33,6 +39,8 @@ impl Nav {
     const fn name(self) -> &'static str {
         match self {
             Self::Live => "Live",
+            Self::Keys => "Keys",
+            Self::Playground => "Playground",
             Self::Rules => "Rules",
         }
     }

@@ -280,7 +280,7 @@ pub(crate) fn live_example() -> serde_json::Value {
     examples::seen_lately()
 }
 
-pub(crate) use simulate::ReportBody;
+pub(crate) use simulate::{ReportBody, Task};
 
 /// A JSON value with status 200.
 fn ok(body: &impl serde::Serialize) -> Response {

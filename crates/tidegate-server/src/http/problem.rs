@@ -87,6 +87,11 @@ impl Problem {
         (self.status(), self.0.detail.unwrap_or(self.0.title))
     }
 
+    /// The field that is wrong.
+    pub(crate) fn wrong_field(&self) -> Option<&str> {
+        self.0.field.as_deref()
+    }
+
     fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

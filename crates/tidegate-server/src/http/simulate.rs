@@ -140,32 +140,17 @@ pub(super) async fn simulate(
     State(door): State<Door>,
     request: Request,
 ) -> Result<Response, Problem> {
-    static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     door.admit(Access::Check, request.headers())?;
     let body: SimulateBody = read_json(request).await?;
-    let task = body.task()?;
-    let busy = || {
-        let detail = "others are being simulated; ask again later";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-    };
-    let turn = tokio::time::timeout(PATIENCE, ONE_AT_A_TIME.acquire()).await;
-    let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
-    // The turn goes along: whoever hangs up does not make room for another before it is over.
-    let done = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        task.run()
-    });
-    let report = done
-        .await
-        .map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the simulation did not end"))?;
-    Ok(ok(&report?))
+    let plot = body.plot;
+    let tell = move |report: &Report| ReportBody::new(report, plot.then(|| plot::svg(report)));
+    Ok(ok(&body.task()?.run(tell).await?))
 }
 
-/// Something that may be tried.
-struct Task {
+/// Something that may be tried: no more than one call may ask for.
+pub(crate) struct Task {
     simulation: Simulation,
     candidates: Vec<Candidate>,
-    plot: bool,
 }
 
 impl SimulateBody {
@@ -182,6 +167,20 @@ impl SimulateBody {
         };
         let candidates =
             self.limits.iter().enumerate().map(candidate).collect::<Result<Vec<_>, _>>()?;
+        let hold = self.hold_ms.map(Micros::from_millis);
+        Task::new(candidates, traffic, self.seed.unwrap_or(1), hold)
+    }
+}
+
+impl Task {
+    /// What chance begins with is `seed`; holders stay for `hold`.
+    pub(crate) fn new(
+        candidates: Vec<Candidate>,
+        traffic: Traffic,
+        seed: u64,
+        hold: Option<Micros>,
+    ) -> Result<Self, Problem> {
+        const MOST_HOLD: Micros = Micros::from_secs(86_400);
         let limits: u64 =
             candidates.iter().map(|candidate| candidate.limits().count() as u64).sum();
         let decisions = traffic.requests().saturating_mul(limits);
@@ -197,24 +196,41 @@ impl SimulateBody {
                 format!("{} keys are too many for one call; at most {MAX_KEYS}", traffic.keys());
             return Err(Problem::field("traffic", detail));
         }
-        let mut simulation = Simulation::new(traffic).seed(self.seed.unwrap_or(1));
-        match self.hold_ms {
-            Some(hold @ 1..=86_400_000) => simulation = simulation.hold(Micros::from_millis(hold)),
+        let mut simulation = Simulation::new(traffic).seed(seed);
+        match hold {
+            Some(hold) if hold > Micros::ZERO && hold <= MOST_HOLD => {
+                simulation = simulation.hold(hold);
+            }
             Some(_) => return Err(Problem::field("hold_ms", "use 1 to 86400000")),
             None => {}
         }
-        Ok(Task { simulation, candidates, plot: self.plot })
+        Ok(Self { simulation, candidates })
     }
-}
 
-impl Task {
-    fn run(&self) -> Result<ReportBody, Problem> {
-        let report = self.simulation.run(&self.candidates).map_err(|error| {
-            let field = if error == NotSimulated::NoHold { "hold_ms" } else { "limits" };
-            Problem::field(field, error.to_string())
-        })?;
-        let svg = self.plot.then(|| plot::svg(&report));
-        Ok(ReportBody::new(&report, svg))
+    /// Tries it when its turn has come, and has something made of the report.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        tell: impl FnOnce(&Report) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+        let busy = || {
+            let detail = "others are being simulated; ask again later";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        };
+        let turn = tokio::time::timeout(PATIENCE, ONE_AT_A_TIME.acquire()).await;
+        let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
+        // The turn goes along: whoever hangs up does not make room for another before it is over.
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let report = self.simulation.run(&self.candidates).map_err(|error| {
+                let field = if error == NotSimulated::NoHold { "hold_ms" } else { "limits" };
+                Problem::field(field, error.to_string())
+            })?;
+            Ok(tell(&report))
+        });
+        done.await.map_err(|_| {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the simulation did not end")
+        })?
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Millionths as a fraction of three decimals, rounded down.
-pub(super) fn fraction(millionths: u64) -> String {
+pub(crate) fn fraction(millionths: u64) -> String {
     format!("{}.{:03}", millionths / 1_000_000, millionths % 1_000_000 / 1_000)
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn span(span: Micros) -> String {
 }
 
 /// A wait, or that it is for ever.
-pub(super) fn wait(wait: Wait) -> String {
+pub(crate) fn wait(wait: Wait) -> String {
     wait.span().map_or_else(|| "never".into(), span)
 }
 

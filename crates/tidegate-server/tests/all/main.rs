@@ -45,6 +45,8 @@ mod config_errors;
 mod config_fuzz;
 mod console;
 mod console_browser;
+mod console_keys;
+mod console_playground;
 mod doors;
 mod envoy_config;
 mod envoy_config_fuzz;

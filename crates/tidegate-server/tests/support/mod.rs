@@ -207,6 +207,8 @@ impl Folder {
         let nth = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tidegate-test-{}-{nth}", std::process::id());
         let path = std::env::temp_dir().join(name);
+        // One with this name may be left from long ago, of another process with this number.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder for the test");
         Self(path)
     }

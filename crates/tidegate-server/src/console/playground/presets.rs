@@ -1,0 +1,133 @@
+//! What is worth trying.
+
+use maud::{Markup, html};
+
+use super::trial::Trial;
+
+/// Something to see.
+pub(super) struct Preset {
+    name: &'static str,
+    limits: &'static [&'static str],
+    traffic: &'static str,
+    hold: &'static str,
+}
+
+/// All of them; the first is what a visitor sees who has chosen none.
+pub(super) const PRESETS: &[Preset] = &[
+    Preset {
+        name: "The boundary burst",
+        limits: &["fixed-window 100/10s", "sliding-log 100/10s"],
+        traffic: "burst 100 every 7s for 1m",
+        hold: "",
+    },
+    Preset {
+        name: "What burst means",
+        limits: &["10/s burst 2", "10/s", "10/s burst 50"],
+        traffic: "steady 4/s for 1m + burst 40 every 10s",
+        hold: "",
+    },
+    Preset {
+        name: "A log against sub-windows",
+        limits: &[
+            "sliding-log 100/10s",
+            "sliding-window 100/10s precision 1s",
+            "sliding-window 100/10s approximate",
+        ],
+        traffic: "poisson 8/s for 2m + burst 60 every 25s",
+        hold: "",
+    },
+    Preset {
+        name: "A shaper against a meter",
+        limits: &["leaky-bucket 10/s capacity 30 queue", "leaky-bucket 10/s capacity 30"],
+        traffic: "burst 40 every 6s for 1m",
+        hold: "",
+    },
+    Preset {
+        name: "Several limits at once",
+        limits: &["20/s", "fixed-window 600/1m", "20/s + fixed-window 600/1m"],
+        traffic: "ramp 0/s to 40/s for 3m",
+        hold: "",
+    },
+    Preset {
+        name: "A crowd",
+        limits: &["2/s burst 10", "sliding-window 120/1m"],
+        traffic: "poisson 60/s keys 50 zipf 1.1 for 2m",
+        hold: "",
+    },
+    Preset {
+        name: "Holders",
+        limits: &["concurrency 20", "concurrency 30"],
+        traffic: "poisson 120/s for 30s",
+        hold: "200ms",
+    },
+];
+
+/// Limits that are offered while somebody types.
+pub(super) const LIMITS: &[&str] = &[
+    "10/s burst 20",
+    "10/s burst 50 every 1s",
+    "leaky-bucket 10/s capacity 30",
+    "leaky-bucket 10/s capacity 30 queue",
+    "fixed-window 100/10s",
+    "fixed-window 100/10s first-hit",
+    "sliding-log 100/10s",
+    "sliding-window 100/10s",
+    "sliding-window 100/10s approximate",
+    "concurrency 20",
+    "20/s + fixed-window 600/1m",
+];
+
+/// Traffic that is offered while somebody types.
+pub(super) const TRAFFIC: &[&str] = &[
+    "steady 12/s for 1m",
+    "poisson 12/s for 1m",
+    "burst 100 every 7s for 1m",
+    "ramp 0/s to 50/s for 2m",
+    "steady 4/s for 1m + burst 40 every 10s",
+    "poisson 60/s keys 50 zipf 1.1 for 2m",
+];
+
+impl Preset {
+    pub(super) fn trial(&self) -> Trial {
+        Trial {
+            limits: self.limits.iter().map(|limit| (*limit).into()).collect(),
+            traffic: self.traffic.into(),
+            seed: String::new(),
+            hold: self.hold.into(),
+        }
+    }
+}
+
+/// Links to all of them, with the one marked that is shown.
+pub(super) fn links(shown: &Trial) -> Markup {
+    html! {
+        nav.presets aria-label="Examples" {
+            ul {
+                @for preset in PRESETS {
+                    @let trial = preset.trial();
+                    li { a href=(trial.link()) aria-current=[(trial == *shown).then_some("true")] { (preset.name) } }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::simulate::{Candidate, Traffic};
+
+    use super::*;
+
+    #[test]
+    fn all_that_is_offered_can_be_tried() {
+        for preset in PRESETS {
+            assert!(preset.trial().task().is_ok(), "{}", preset.name);
+        }
+        for limit in LIMITS {
+            assert!(limit.parse::<Candidate>().is_ok(), "{limit}");
+        }
+        for traffic in TRAFFIC {
+            assert!(traffic.parse::<Traffic>().is_ok(), "{traffic}");
+        }
+    }
+}
