@@ -2,12 +2,11 @@
 
 mod request;
 
-use std::time::Duration;
-
 use tidegate::policy::{MISSING, OnMissingKey};
 use tidegate::{Micros, Plan, RuleLimit, Source, Verdict, Wait};
 
 use crate::hottest::Hottest;
+use crate::plot::words;
 use crate::service::{Answer, Ask, Failure, Service};
 pub use request::{Imagined, NotARequest};
 
@@ -95,12 +94,12 @@ fn sentence(limit: &RuleLimit, verdict: &Verdict) -> String {
     let left = format!("{} of {} left", verdict.remaining, verdict.limit);
     let reset = match verdict.reset_after {
         Micros::ZERO => "and nothing is used".into(),
-        span => format!("and is as good as unused in {:?}", Duration::from(span)),
+        span => format!("and is as good as unused in {}", words::span(span)),
     };
     let next = match verdict.retry_after {
         Wait::NONE => "it allows the next request".into(),
         Wait::Never => "it never allows a request".into(),
-        Wait::For(span) => format!("it denies the next request for {:?}", Duration::from(span)),
+        Wait::For(span) => format!("it denies the next request for {}", words::span(span)),
     };
     format!("{name} ({notation}) has {left} {reset}; {next}.")
 }
@@ -123,7 +122,7 @@ fn conclusion(answer: &Answer, allowed: bool) -> String {
         _ if allowed => "A request would pass now.".into(),
         Wait::Never => format!("A request never passes, because of {denies}."),
         Wait::For(span) => {
-            format!("A request is denied by {denies} and would pass in {:?}.", Duration::from(span))
+            format!("A request is denied by {denies} and would pass in {}.", words::span(span))
         }
     }
 }
