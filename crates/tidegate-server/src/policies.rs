@@ -510,9 +510,9 @@ impl Policies {
         lock(&self.state).changes.clone()
     }
 
-    /// Does the file have a rule of this name, whether or not another was set while running?
-    pub fn is_in_file(&self, name: &str) -> bool {
-        lock(&self.state).in_file(name).is_some()
+    /// The rule of this name in the file, whether or not another was set while running.
+    pub fn in_file(&self, name: &str) -> Option<RuleFile> {
+        lock(&self.state).in_file(name).map(|rule| rule.file.clone())
     }
 
     /// How the policy is.

@@ -53,6 +53,17 @@ function follow(page) {
   begin();
 }
 
+// The part of a page that an answer is. Another page, which says that something is wrong, is none.
+async function part(asked) {
+  const response = await asked.catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The server does not answer.");
+  });
+  if (response.redirected || response.status === 401) throw new Error("You are no longer signed in; load the page again.");
+  if (response.status === 413) throw new Error("That is too long.");
+  if (!response.ok) throw new Error("The server is busy; go on typing to try again.");
+  return response.text();
+}
+
 // A form that is checked by the server a moment after somebody has typed.
 function check(form) {
   const answer = document.getElementById(form.dataset.answer);
@@ -64,12 +75,11 @@ function check(form) {
       const nth = ++asked;
       try {
         const body = new URLSearchParams(new FormData(form));
-        const response = await fetch(form.dataset.check, { method: "POST", body });
-        const html = await response.text();
+        const html = await part(fetch(form.dataset.check, { method: "POST", body }));
         // Only the last question counts.
         if (nth === asked && answer) replace(html);
-      } catch {
-        if (nth === asked && answer) answer.textContent = "The server does not answer.";
+      } catch (error) {
+        if (nth === asked && answer) answer.textContent = error.message;
       }
     }, 300);
   });
@@ -89,17 +99,16 @@ function play(form) {
       asking = new AbortController();
       const typed = new URLSearchParams([...new FormData(form)].filter(([, text]) => text.trim()));
       try {
-        const response = await fetch(`${form.getAttribute("action")}?part&${typed}`, { signal: asking.signal });
-        replace(await response.text());
+        replace(await part(fetch(`${form.getAttribute("action")}?part&${typed}`, { signal: asking.signal })));
         for (const input of form.querySelectorAll("[aria-describedby]")) {
           const wrong = document.getElementById(input.getAttribute("aria-describedby"))?.childElementCount > 0;
           wrong ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
         }
         const link = document.getElementById("link");
-        if (response.ok && link) history.replaceState(null, "", link.getAttribute("href"));
+        if (link) history.replaceState(null, "", link.getAttribute("href"));
       } catch (error) {
         const outcome = document.getElementById(form.dataset.play);
-        if (error.name !== "AbortError" && outcome) outcome.textContent = "The server does not answer.";
+        if (error.name !== "AbortError" && outcome) outcome.textContent = error.message;
       }
     }, 400);
   });
@@ -112,7 +121,7 @@ function copyOnClick() {
     const button = event.target.closest("button[data-copy]");
     const source = button && document.getElementById(button.dataset.copy);
     if (!source) return;
-    await navigator.clipboard.writeText(source.href || source.textContent);
+    try { await navigator.clipboard.writeText(source.href || source.textContent); } catch { return; }
     const said = button.firstChild;
     said.textContent = "Copied";
     setTimeout(() => { said.textContent = "Copy"; }, 1500);

@@ -33,8 +33,11 @@ fn the_console_lives_in_a_real_browser() {
     live_moves(&browser, &server, &at("/"));
     focus_and_typing_survive(&browser, &server);
     rules_are_looked_at_while_typing(&browser, &at("/rules"));
+    a_hostile_key_is_drawn_as_text(&browser, &server, &at("/keys?rule=login&key="));
+    the_playground_draws_while_typing(&browser, &at("/playground"));
     night_is_dark(&browser, &at("/"));
-    narrow_screens_need_no_scrolling_sideways(&browser, &[at("/"), at("/rules")]);
+    let pages = ["/", "/rules", "/keys?rule=login&key=k", "/playground"].map(at);
+    narrow_screens_need_no_scrolling_sideways(&browser, &pages);
     assert_eq!(browser.complaints(), Vec::<Value>::new());
 }
 
@@ -93,6 +96,39 @@ fn rules_are_looked_at_while_typing(browser: &Browser, url: &str) {
     typed("rules: [{ name: api, limits: [5/min] }]");
     browser
         .wait_for("return document.getElementById('verdict').innerText.includes('Good: 1 rule.')");
+    assert_eq!(browser.complaints(), Vec::<Value>::new());
+}
+
+fn a_hostile_key_is_drawn_as_text(browser: &Browser, server: &Server, url: &str) {
+    ask(server, "login", HOSTILE, 1);
+    browser.open(&format!("{url}{}", "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"));
+    let text = browser.run("return document.getElementById('main').innerText");
+    assert!(text.as_str().unwrap().contains(HOSTILE), "{text}");
+    assert_eq!(browser.run("return document.querySelectorAll('img').length"), 0);
+    assert_eq!(browser.run("return document.querySelectorAll('.sight svg').length > 0"), true);
+    assert_eq!(browser.complaints(), Vec::<Value>::new());
+}
+
+/// It is drawn anew, the address goes along, and a mistake takes nothing away that was typed.
+fn the_playground_draws_while_typing(browser: &Browser, url: &str) {
+    browser.open(url);
+    assert_eq!(browser.run("return document.querySelectorAll('#outcome svg').length"), 1);
+    let typed = |text: &str| {
+        let text = json!(text);
+        browser.run(&format!(
+            "const limit = document.querySelector('input[name=limit]'); limit.value = {text}; \
+             limit.dispatchEvent(new Event('input', {{ bubbles: true }}))"
+        ));
+    };
+    typed("sliding-log 7/10s");
+    browser.wait_for(
+        "return document.getElementById('outcome').innerText.includes('sliding-log 7/10s')",
+    );
+    browser.wait_for("return location.search.includes('sliding-log+7')");
+    typed("7/parsec");
+    browser.wait_for("return document.getElementById('main').innerText.includes('unknown unit')");
+    let kept = "return document.querySelector('input[name=limit]').value";
+    assert_eq!(browser.run(kept), "7/parsec");
     assert_eq!(browser.complaints(), Vec::<Value>::new());
 }
 

@@ -212,7 +212,7 @@ fn an_override_holds_for_its_key_until_it_ends() {
     );
     assert!(page.contains("1000/s + 50000/h"), "{page}");
     // Another takes its place, and ends by itself.
-    assert_eq!(over("limits=7/h&for=2s").status, 303);
+    assert_eq!(over("limits=7/h&for=12s").status, 303);
     assert_eq!(limit("alice"), ["7/h"]);
     wait_until(|| (limit("alice") == rules).then_some(())).expect("it ends by itself");
     let back = post(

@@ -147,7 +147,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        self.try_call("DELETE", &format!("/session/{}", self.session), &json!({}));
+        if !self.session.is_empty() {
+            self.try_call("DELETE", &format!("/session/{}", self.session), &json!({}));
+        }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }

@@ -36,8 +36,13 @@ pub(in super::super) async fn set_override(
     let about = named(&change)?;
     let (limits, lasts) = (change.fields.text("limits"), change.fields.text("for"));
     let now = door.service.clock().now();
+    let in_file = door.policies.in_file(&about.rule);
     let set = Override::read(limits, lasts, now).and_then(|other| {
-        let put = |rule: &mut _| other.put_into(rule, &about.key, now);
+        // It would be gone when ours ends.
+        if in_file.as_ref().is_some_and(|rule| overrides::of_key(rule, &about.key, now).is_some()) {
+            return Err("the policy file has limits for this key already; change them there".into());
+        }
+        let put = |rule: &mut _| other.put_into(rule, in_file.as_ref(), &about.key, now);
         match door.policies.amend(&about.rule, put) {
             Err(NotChanged::Faulty(problems)) => {
                 Err(problems.iter().map(|one| one.message()).collect::<Vec<_>>().join("\n"))
@@ -63,7 +68,8 @@ pub(in super::super) async fn end_override(
     change: Change,
 ) -> Result<Response, Trouble> {
     let about = named(&change)?;
-    let remove = |rule: &mut _| overrides::remove(rule, &about.key);
+    let in_file = door.policies.in_file(&about.rule);
+    let remove = |rule: &mut _| overrides::remove(rule, in_file.as_ref(), &about.key);
     door.policies.amend(&about.rule, remove).map_err(Problem::from)?;
     Ok(back(&about, Done::Ended))
 }
@@ -74,7 +80,7 @@ pub(in super::super) async fn take_back(
     change: Change,
 ) -> Result<Response, Trouble> {
     let about = named(&change)?;
-    if !door.policies.is_in_file(&about.rule) {
+    if door.policies.in_file(&about.rule).is_none() {
         let detail = "the policy file has no such rule to go back to; delete it at /rules";
         return Err(Trouble::new(StatusCode::CONFLICT, detail));
     }

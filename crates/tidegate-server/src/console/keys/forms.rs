@@ -34,7 +34,9 @@ pub(super) fn forms(door: &Door, visitor: &Visitor, about: &About, typed: &Typed
                 (reset(visitor, about))
                 @if let Some(listed) = &listed {
                     @let present = overrides::of_key(&listed.file, &about.key, now);
-                    (set_override(visitor, about, typed, present))
+                    @let in_file = door.policies.in_file(&about.rule);
+                    @let of_file = in_file.as_ref().and_then(|rule| overrides::of_key(rule, &about.key, now));
+                    (set_override(visitor, about, typed, present, of_file))
                 }
             }
         }
@@ -61,12 +63,17 @@ fn set_override(
     about: &About,
     typed: &Typed,
     present: Option<&OverrideFile>,
+    of_file: Option<&OverrideFile>,
 ) -> Markup {
     html! {
         section.card aria-labelledby="override" {
             h2 #override { "Other limits for a while" }
             @if about.key.is_empty() {
                 p.muted { "Everybody is counted together here, so that there is no key to have limits of its own." }
+            } @else if let Some(of_file) = of_file {
+                p.muted {
+                    "The policy file has limits for this key: " code { (of_file.limits.join(" + ")) } ". Change them there."
+                }
             } @else {
                 @if let Some(present) = present {
                     p {
@@ -113,7 +120,7 @@ fn origin(door: &Door, visitor: &Visitor, about: &About, listed: &Listed) -> Mar
         @if listed.origin == Origin::Runtime {
             section.notice {
                 h2 { "This rule was set while running" }
-                @if door.policies.is_in_file(name) {
+                @if door.policies.in_file(name).is_some() {
                     p {
                         code { (name) } " no longer follows the policy file: changes of it there have no effect until the \
                         rule is taken back, with all its overrides that were set here."

@@ -13,11 +13,14 @@ mod sight;
 
 pub(super) use change::{end_override, reset, set_override, take_back};
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use maud::{Markup, html};
 use tidegate::Micros;
+use tokio::sync::Semaphore;
 
 use self::about::About;
 use self::forms::Typed;
@@ -111,7 +114,22 @@ async fn shown(
     response
 }
 
+/// Asks the store about a key, many times. A few do so at once, and none for long: whoever may look could otherwise
+/// have it asked without end.
 async fn look(door: &Door, about: &About) -> Result<(Vec<Outlook>, Explained), Problem> {
+    static PLACES: Semaphore = Semaphore::const_new(4);
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let looking = async {
+        let _place = PLACES.acquire().await;
+        found(door, about).await
+    };
+    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| {
+        let detail = "the store takes too long, or too many look at once; try again";
+        Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+    })
+}
+
+async fn found(door: &Door, about: &About) -> Result<(Vec<Outlook>, Explained), Problem> {
     if !about.rule.is_empty() && !about.limit.is_empty() {
         return Err(Problem::field("limit", "name a rule or a limit of your own, not both"));
     }

@@ -32,12 +32,26 @@ impl Override {
         Ok(Self { limits: candidate.limits().map(ToString::to_string).collect(), until })
     }
 
-    /// Puts it into a rule, in the place of one for the same key and of those that have ended.
-    pub(super) fn put_into(self, rule: &mut RuleFile, key: &[String], now: Micros) {
-        remove(rule, key);
-        rule.overrides.retain(|one| !has_ended(one, now));
-        let key = OneOrMany::Many(key.to_vec());
-        rule.overrides.push(OverrideFile { key, limits: self.limits, until: Some(self.until) });
+    /// Puts it into a rule, in the place of one for the same key. Those that have ended go, but for the file's own: the
+    /// rule is to be the file's again when this one is taken out.
+    pub(super) fn put_into(
+        self,
+        rule: &mut RuleFile,
+        in_file: Option<&RuleFile>,
+        key: &[String],
+        now: Micros,
+    ) {
+        let ours = OverrideFile {
+            key: OneOrMany::Many(key.to_vec()),
+            limits: self.limits,
+            until: Some(self.until),
+        };
+        match place(rule, key) {
+            Some(place) => rule.overrides[place] = ours,
+            None => rule.overrides.push(ours),
+        }
+        let of_file = in_file.map_or(&[][..], |rule| &rule.overrides);
+        rule.overrides.retain(|one| !has_ended(one, now) || of_file.contains(one));
     }
 }
 
@@ -50,11 +64,21 @@ pub(super) fn of_key<'r>(
     rule.overrides.iter().find(|one| is_same(rule, one.key.texts(), key) && !has_ended(one, now))
 }
 
-/// Takes the override for this key out of a rule.
-pub(super) fn remove(rule: &mut RuleFile, key: &[String]) {
-    let mut overrides = std::mem::take(&mut rule.overrides);
-    overrides.retain(|one| !is_same(rule, one.key.texts(), key));
-    rule.overrides = overrides;
+/// Takes the override for this key out of a rule. If the file has another, that is there again.
+pub(super) fn remove(rule: &mut RuleFile, in_file: Option<&RuleFile>, key: &[String]) {
+    let Some(ours) = place(rule, key) else { return };
+    let of_file = in_file.and_then(|rule| Some(rule.overrides[place(rule, key)?].clone()));
+    match of_file {
+        Some(of_file) => rule.overrides[ours] = of_file,
+        None => {
+            rule.overrides.remove(ours);
+        }
+    }
+}
+
+/// Where the override for this key stands in a rule.
+fn place(rule: &RuleFile, key: &[String]) -> Option<usize> {
+    rule.overrides.iter().position(|one| is_same(rule, one.key.texts(), key))
 }
 
 /// Are they the same to the rule? One address may be written in several ways.
@@ -90,19 +114,44 @@ mod tests {
             ..RuleFile::default()
         };
         let read = |limits| Override::read(limits, "1h", NOW).unwrap();
-        read("5/s").put_into(&mut rule, &["::ffff:10.0.0.1".into()], NOW);
-        read("7/1s + 100/h").put_into(&mut rule, &["10.0.0.1".into()], NOW);
-        read("9/s").put_into(&mut rule, &["10.0.0.2".into()], NOW);
+        read("5/s").put_into(&mut rule, None, &["::ffff:10.0.0.1".into()], NOW);
+        read("7/1s + 100/h").put_into(&mut rule, None, &["10.0.0.1".into()], NOW);
+        read("9/s").put_into(&mut rule, None, &["10.0.0.2".into()], NOW);
         assert_eq!(rule.overrides.len(), 2);
         let one = of_key(&rule, &["10.0.0.1".into()], NOW).unwrap();
         assert_eq!(one.limits, ["7/s", "100/h"]);
         assert_eq!(one.until.as_deref(), Some("2023-11-14T23:13:20Z"));
         let later = NOW.saturating_add(Micros::from_secs(3_600));
         assert!(of_key(&rule, &["10.0.0.1".into()], later).is_none());
-        read("9/s").put_into(&mut rule, &["10.0.0.3".into()], later);
+        read("9/s").put_into(&mut rule, None, &["10.0.0.3".into()], later);
         assert_eq!(rule.overrides.len(), 1, "those that have ended go");
-        remove(&mut rule, &["10.0.0.3".into()]);
+        remove(&mut rule, None, &["10.0.0.3".into()]);
         assert!(rule.overrides.is_empty());
+    }
+
+    #[test]
+    fn what_the_file_has_is_there_again_when_ours_is_taken_out() {
+        let of_file = |key: &str, until: &str| OverrideFile {
+            key: OneOrMany::Many(vec![key.into()]),
+            limits: vec!["1000/s".into()],
+            until: Some(until.into()),
+        };
+        let in_file = RuleFile {
+            overrides: vec![
+                of_file("ended", "2020-01-01T00:00:00Z"),
+                of_file("gold", "2020-01-01T00:00:00Z"),
+                of_file("silver", "2099-01-01T00:00:00Z"),
+            ],
+            ..RuleFile::default()
+        };
+        let mut rule = in_file.clone();
+        let ours = Override::read("5/s", "1h", NOW).unwrap();
+        ours.clone().put_into(&mut rule, Some(&in_file), &["gold".into()], NOW);
+        ours.put_into(&mut rule, Some(&in_file), &["new".into()], NOW);
+        assert_eq!(rule.overrides.len(), 4);
+        remove(&mut rule, Some(&in_file), &["new".into()]);
+        remove(&mut rule, Some(&in_file), &["gold".into()]);
+        assert!(rule.overrides == in_file.overrides);
     }
 
     #[test]

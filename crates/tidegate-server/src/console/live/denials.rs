@@ -29,8 +29,8 @@ pub(super) fn section(seen: &Seen) -> Markup {
             div.scroll #denials-table tabindex="0" role="region" aria-labelledby="denials-caption" {
                 table {
                     caption #denials-caption {
-                        "The last ones, newest first, in UTC"
-                        @if left_out > 0 { "; " (number(left_out)) " more came too fast to be noted" }
+                        "The last ones, newest first, and then those that a shadow limit would have denied; in UTC"
+                        @if left_out > 0 { ". " (number(left_out)) " since the start came too fast to be noted" }
                     }
                     thead {
                         tr {

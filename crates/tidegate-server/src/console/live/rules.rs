@@ -95,9 +95,9 @@ fn card(seen: &Seen, rule: &RuleTraffic) -> Markup {
             }
             (PreEscaped(flow.spark()))
             p.foot {
-                span { "most " (number(most(&passed))) "/s" }
-                @if totals.denied > 0 { span { "denied " (number(totals.denied)) } }
-                @if totals.would_deny > 0 { span { "would deny " (number(totals.would_deny)) } }
+                span { "up to " (number(most(&passed))) "/s" }
+                @if totals.denied > 0 { span { (number(totals.denied)) " denied since the start" } }
+                @if totals.would_deny > 0 { span { (number(totals.would_deny)) " would be" } }
                 @if totals.errors > 0 { span.denied-text { "no answer " (number(totals.errors)) } }
                 @if totals.fallback > 0 { span { "fallback " (number(totals.fallback)) } }
                 @if rule.lent > 0 { span { "on lease " (number(rule.lent)) } }

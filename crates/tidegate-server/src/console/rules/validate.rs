@@ -48,8 +48,10 @@ async fn judged(text: String) -> Result<Markup, Trouble> {
         Trouble::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     };
     let turn = tokio::time::timeout(PATIENCE, TURNS.acquire()).await;
-    let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+    let turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
     let judging = tokio::task::spawn_blocking(move || {
+        // Whoever hangs up meanwhile does not make room for another.
+        let _turn = turn;
         // Text from anywhere may neither read files of this machine nor its variables.
         verdict(&text, &Config::load_str(NAME, &text))
     });
@@ -65,12 +67,12 @@ pub(super) fn form(text: &str, verdict: &Markup) -> Markup {
         section.card aria-labelledby="validate" {
             h2 #validate { "Try a policy before it is in force" }
             p.muted {
-                "At most 64 KiB, looked at as " code { "tidegate validate" } " does, while you type. Nothing is changed, and \
+                "At most 40,000 characters, looked at as " code { "tidegate validate" } " does, while you type. Nothing is changed, and \
                  neither included files nor variables such as " code { "${NAME}" } " are read here."
             }
             form method="post" action="/rules/validate" data-check="/rules/validate?part" data-answer=(SECTION) {
                 label.hidden for="text" { "Policy" }
-                textarea #text name="text" rows="12" maxlength="60000" spellcheck="false" autocapitalize="none"
+                textarea #text name="text" rows="12" maxlength="40000" spellcheck="false" autocapitalize="none"
                     aria-describedby=(SECTION) { "\n" (text) }
                 (verdict)
                 noscript { button type="submit" { "Validate" } }
