@@ -32,7 +32,7 @@ pub struct Service {
     active: RwLock<Arc<Active>>,
     metrics: Arc<Metrics>,
     hottest: Hottest,
-    live: Live,
+    live: Arc<Live>,
     adhoc: Cache<Box<str>>,
     throttles: Cache<Throttle>,
     tracer: Option<Arc<Tracer>>,
@@ -226,7 +226,7 @@ impl Service {
     /// A service on this engine, under what is active at first.
     pub fn new(engine: Arc<dyn Engine>, active: Active, metrics: Arc<Metrics>) -> Self {
         let clock = engine.clock();
-        let live = Live::new(clock.elapsed());
+        let live = Arc::new(Live::new(clock.elapsed()));
         Self {
             limiter: Limiter::with_policy(engine, active.policy.clone()),
             clock,
@@ -274,7 +274,7 @@ impl Service {
     }
 
     /// What was seen lately.
-    pub fn live(&self) -> &Live {
+    pub fn live(&self) -> &Arc<Live> {
         &self.live
     }
 

@@ -39,6 +39,8 @@ pub struct Report {
     pub latency: Spread,
     /// How long it took until it was sent; nothing where each is sent when the one before is answered.
     pub behind: Option<Spread>,
+    /// How long after the last question was due the last was sent.
+    pub lag: Micros,
     /// What else should be known.
     pub note: Option<&'static str>,
 }
@@ -96,6 +98,7 @@ impl Report {
     pub(crate) fn new(target: &Target, question: Question, run: &Run, ended: Ended) -> Self {
         let tally = run.tally();
         let (requests, until) = (tally.requests(), run.end().max(tally.last));
+        let lag = tally.last_sent.saturating_sub(tally.last_due);
         let errors = tally.troubles.into_iter().map(|(kind, troubles)| Errors {
             kind: kind.into(),
             count: troubles.count,
@@ -119,6 +122,7 @@ impl Report {
                 Load::Closed => None,
                 Load::Open(_) => Some(Spread::of(&tally.behind)),
             },
+            lag,
             note: None,
         }
     }
@@ -134,12 +138,20 @@ impl Report {
         asked.checked_div(u128::from(self.elapsed.get())).map_or(0, |a| a.try_into().unwrap_or(0))
     }
 
-    /// Did the target keep up with the rate that was asked for? All was sent, and answered soon after the last was
-    /// due. Nothing where there was no rate.
+    /// Did the target keep up with the rate that was asked for? It has decided, and all was sent, soon after the last
+    /// was due; how long answers take is another matter. Nothing where there was no rate, or nothing was due.
     pub fn kept_up(&self) -> Option<bool> {
         const SOON: Micros = Micros::from_millis(50);
         let Load::Open(_) = self.plan.load else { return None };
+        if self.requests == 0 {
+            return None;
+        }
         let soon = SOON.max(Micros::new(self.window.get() / 100));
-        Some(self.unsent == 0 && self.elapsed.saturating_sub(self.window) <= soon)
+        Some(self.decided() > 0 && self.unsent == 0 && self.lag <= soon)
+    }
+
+    /// How many had a decision.
+    pub fn decided(&self) -> u64 {
+        self.allowed + self.denied
     }
 }

@@ -23,6 +23,9 @@ pub(crate) struct Tally {
     pub(crate) behind: Histogram<u64>,
     /// When the last of them was answered.
     pub(crate) last: Micros,
+    /// When the last of those that were sent was due, and when the last was sent.
+    pub(crate) last_due: Micros,
+    pub(crate) last_sent: Micros,
 }
 
 /// Troubles of one kind.
@@ -62,6 +65,8 @@ impl Tally {
             latency: histogram.clone(),
             behind: histogram,
             last: Micros::ZERO,
+            last_due: Micros::ZERO,
+            last_sent: Micros::ZERO,
         }
     }
 
@@ -70,6 +75,8 @@ impl Tally {
         self.latency.saturating_record(times.done.saturating_sub(times.due).get());
         self.behind.saturating_record(times.sent.saturating_sub(times.due).get());
         self.last = self.last.max(times.done);
+        self.last_due = self.last_due.max(times.due);
+        self.last_sent = self.last_sent.max(times.sent);
         match answer {
             Answer::Allow => self.allowed += 1,
             Answer::Deny => self.denied += 1,
@@ -119,6 +126,8 @@ impl Tally {
         self.unsent += other.unsent;
         self.warmup += other.warmup;
         self.last = self.last.max(other.last);
+        self.last_due = self.last_due.max(other.last_due);
+        self.last_sent = self.last_sent.max(other.last_sent);
         // Both have the same bounds.
         let _ = self.latency.add(&other.latency);
         let _ = self.behind.add(&other.behind);
@@ -159,6 +168,7 @@ mod tests {
         assert!((5_000..5_010).contains(&tally.latency.max()), "{}", tally.latency.max());
         assert_eq!(tally.latency.count_between(200, 200), 1);
         assert_eq!(tally.last, Micros::new(1_000));
+        assert_eq!((tally.last_due, tally.last_sent), (Micros::new(100), Micros::new(150)));
 
         let mut both = Tally::new();
         both.merge(tally.clone());

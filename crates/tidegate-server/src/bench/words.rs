@@ -85,10 +85,13 @@ impl Report {
     fn verdict(&self) -> Option<String> {
         let Load::Open(rate) = self.plan.load else { return None };
         let behind = self.behind.map_or(Micros::ZERO, |behind| behind.max);
-        if self.kept_up() == Some(true) {
+        if self.kept_up()? {
             return Some(format!("kept up with {rate}; at most {} behind schedule", span(behind)));
         }
-        let share = percent(self.achieved(), rate.per_second());
+        if self.decided() == 0 {
+            return Some(format!("DID NOT KEEP UP with {rate}: not one question had a decision."));
+        }
+        let share = percent(self.requests - self.unsent, rate.due_before(self.elapsed));
         Some(format!(
             "DID NOT KEEP UP with {rate}: {}/s ({share}), up to {} behind schedule, {} never sent.\n\
              Ask for less, or raise --connections if the target is idle: each waits for its answer.",
@@ -135,4 +138,70 @@ fn table(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::plan::Plan;
+    use crate::bench::question::{About, Question};
+    use crate::bench::report::Errors;
+
+    const SECOND: Micros = Micros::from_secs(1);
+
+    fn report(rate: &str, window: Micros) -> Report {
+        let (about, times) = (About::Rule("few".into()), [SECOND; Spread::PERCENTILES.len()]);
+        let spread = Spread { min: SECOND, mean: SECOND, percentiles: times, max: SECOND };
+        Report {
+            target: "http://h:1".into(),
+            question: Question { about, cost: 1, keys: 1 },
+            plan: Plan {
+                load: Load::Open(rate.parse().unwrap()),
+                connections: 1,
+                pipeline: 1,
+                duration: window,
+                warmup: Micros::ZERO,
+                patience: SECOND,
+                keys: 1,
+                zipf: None,
+                seed: 1,
+            },
+            ended: Ended::Done,
+            window,
+            elapsed: window,
+            requests: 90,
+            allowed: 60,
+            denied: 30,
+            errors: Vec::new(),
+            unsent: 0,
+            warmup_requests: 1,
+            latency: spread,
+            behind: Some(spread),
+            lag: Micros::ZERO,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_is_no_lag_and_what_was_sent_late_is() {
+        let minute = Micros::from_secs(60);
+        let good = Report { elapsed: minute.saturating_add(SECOND), ..report("90/min", minute) };
+        assert_eq!(good.kept_up(), Some(true));
+        let late = Report { lag: SECOND, ..good.clone() };
+        let unsent = Report { unsent: 45, allowed: 15, elapsed: minute, ..good.clone() };
+        let errors = vec![Errors { kind: "connect".into(), count: 90, example: String::new() }];
+        let failed = Report { allowed: 0, denied: 0, errors, ..good.clone() };
+        let nothing = Report { requests: 0, allowed: 0, denied: 0, ..good.clone() };
+        for (report, kept_up, words) in [
+            (good, Some(true), "kept up with 90/m; at most 1s behind schedule"),
+            (late, Some(false), "DID NOT KEEP UP with 90/m: 1/s (97.8 %), up to 1s behind"),
+            (unsent, Some(false), "DID NOT KEEP UP with 90/m: 0/s (50.0 %), up to 1s behind"),
+            (failed, Some(false), "not one question had a decision"),
+            (nothing, None, ""),
+        ] {
+            assert_eq!(report.kept_up(), kept_up, "{report:?}");
+            let told = report.verdict().unwrap_or_default();
+            assert!(told.contains(words) && told.is_empty() == words.is_empty(), "{told}");
+        }
+    }
 }

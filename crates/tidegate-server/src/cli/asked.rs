@@ -76,7 +76,7 @@ impl Asked {
     /// Whoever answers. Needs a runtime.
     pub(super) fn answerer(&self) -> Result<Answerer, Failure> {
         let Some(store) = &self.store else {
-            return Ok(Answerer::Server(Client::new(&self.server, &self.secure)?));
+            return Ok(Answerer::Server(Client::new(&self.server, &self.secure)?.or_store()));
         };
         let store: Store = store.parse()?;
         let loaded = match (&self.config, &self.limit) {

@@ -1,5 +1,6 @@
 //! Asks a server over HTTP.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -12,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use super::Failure;
 use super::secure::Secure;
@@ -20,9 +22,30 @@ use crate::tokens::Tokens;
 /// A server, by its address.
 pub(super) struct Client {
     host: String,
-    /// The host alone, and how it is spoken to; nothing in plain text.
-    tls: Option<(String, Secure)>,
+    /// How it is spoken to; nothing in plain text.
+    tls: Option<Tls>,
     tokens: Tokens,
+    /// What else can be done where the server cannot be reached.
+    instead: &'static str,
+}
+
+/// TLS to a server.
+struct Tls {
+    /// Its host alone.
+    host: String,
+    secure: Secure,
+    /// Made for the first connection: the system's certificates take a while to read.
+    connector: OnceLock<TlsConnector>,
+}
+
+impl Tls {
+    fn connector(&self) -> Result<TlsConnector, Failure> {
+        if let Some(connector) = self.connector.get() {
+            return Ok(connector.clone());
+        }
+        let connector = self.secure.connector(&[])?;
+        Ok(self.connector.get_or_init(|| connector).clone())
+    }
 }
 
 /// How long an answer may take, beyond what was asked to be waited for.
@@ -50,8 +73,18 @@ impl Client {
         let says_none = authority.as_str() == authority.host();
         let port = if says_none { port } else { authority.port_u16().ok_or(advice)? };
         let host = format!("{}:{port}", authority.host());
-        let tls = has_tls.then(|| (authority.host().to_string(), secure.clone()));
-        Ok(Self { host, tls, tokens: Tokens::from_env()? })
+        let tls = has_tls.then(|| Tls {
+            host: authority.host().to_string(),
+            secure: secure.clone(),
+            connector: OnceLock::new(),
+        });
+        let instead = "or name another with --server";
+        Ok(Self { host, tls, tokens: Tokens::from_env()?, instead })
+    }
+
+    /// The same for a command that can ask a store as well.
+    pub(super) fn or_store(self) -> Self {
+        Self { instead: "name another with --server, or ask a store with --store", ..self }
     }
 
     /// Sends JSON and reads JSON; a denial is an answer, a problem is not.
@@ -97,14 +130,17 @@ impl Client {
     /// Follows what the server tells as a stream of events.
     pub(super) async fn follow(&self, path: &str) -> Result<Events, Failure> {
         let request = Request::builder().method(Method::GET).header(ACCEPT, "text/event-stream");
-        let sent = self.send(request.uri(path), String::new(), self.tokens.to_show());
-        let response = tokio::time::timeout(CONNECT_DEADLINE, sent).await;
-        let response = response.map_err(|_| format!("{} did not answer in time", self.host))??;
-        if response.status() == StatusCode::OK {
-            return Ok(Events::new(response.into_body()));
-        }
-        let (status, body) = self.read(response).await?;
-        Err(refused(status, &body, "set TIDEGATE_TOKEN to its token"))
+        let begun = async {
+            let sent = self.send(request.uri(path), String::new(), self.tokens.to_show());
+            let response = sent.await?;
+            if response.status() == StatusCode::OK {
+                return Ok(Events::new(response.into_body()));
+            }
+            let (status, body) = self.read(response).await?;
+            Err(refused(status, &body, "set TIDEGATE_TOKEN to its token"))
+        };
+        let begun = tokio::time::timeout(CONNECT_DEADLINE, begun).await;
+        begun.map_err(|_| format!("{} did not answer in time", self.host))?
     }
 
     /// The server, as it is called.
@@ -133,15 +169,17 @@ impl Client {
     ) -> Result<Response<Incoming>, Failure> {
         let unreachable = |error| {
             format!(
-                "cannot reach {} ({error}); start it with tidegate serve, name another with \
-                 --server, or ask a store with --store",
-                self.host
+                "cannot reach {} ({error}); start it with tidegate serve, {}",
+                self.host, self.instead
             )
         };
         let stream = TcpStream::connect(&self.host).await.map_err(unreachable)?;
         let mut sender = match &self.tls {
             None => speak(stream).await?,
-            Some((host, secure)) => speak(secure.connect(host, stream).await?).await?,
+            Some(tls) => {
+                let connector = tls.connector()?;
+                speak(Secure::connect(&connector, &tls.host, stream).await?).await?
+            }
         };
         let mut request = request.header(HOST, &self.host);
         request = request.header(CONTENT_TYPE, "application/json");

@@ -31,12 +31,12 @@ pub(super) struct Secure {
 impl Secure {
     /// The stream with TLS, to a server that has shown to be `host`.
     pub(super) async fn connect(
-        &self,
+        connector: &TlsConnector,
         host: &str,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, Failure> {
         let name = Self::name(host)?;
-        self.connector(&[])?.connect(name, stream).await.map_err(|error| {
+        connector.connect(name, stream).await.map_err(|error| {
             format!(
                 "cannot agree on TLS with {host} ({error}); is it https, and --ca the right file?"
             )

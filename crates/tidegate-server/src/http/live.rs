@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
-use hyper::body::{Body, Frame};
+use hyper::body::{Body, Frame, SizeHint};
 use tidegate_tower::extract;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -37,9 +37,15 @@ pub(super) async fn live(
     let uncached = (CACHE_CONTROL, "no-store");
     if !wants_stream(&headers) {
         let typed = (CONTENT_TYPE, "application/json");
-        let present = || Present::of(&door.service, &door.policies);
-        let json = door.service.live().json(seconds, present);
-        return Ok(([typed, uncached], json).into_response());
+        let live = door.service.live();
+        let json = live.json(seconds, present(&door)).await.unwrap_or_default();
+        let room = live.hold(json.len()).filter(|_| !json.is_empty());
+        let Some(room) = room else {
+            let detail = "others are slow in taking what they asked for; ask later";
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+        };
+        let body = axum::body::Body::new(Events::one(Event { rest: json, _room: room }));
+        return Ok(([typed, uncached], body).into_response());
     }
     let Some(place) = door.service.live().follow() else {
         let detail = format!("{} follow already; ask once, or later", Live::MAX_STREAMS);
@@ -51,6 +57,12 @@ pub(super) async fn live(
     let mut response = ([(CONTENT_TYPE, EVENT_STREAM), uncached], body).into_response();
     response.extensions_mut().insert(Lasts::AsLongAsWanted);
     Ok(response)
+}
+
+/// Looks at what is now, when it is asked to.
+fn present(door: &Door) -> impl FnOnce() -> Present + Send + 'static + use<> {
+    let (service, policies) = (door.service.clone(), door.policies.clone());
+    move || Present::of(&service, &policies)
 }
 
 fn seconds(query: &str) -> Result<Seconds, Problem> {
@@ -104,8 +116,7 @@ impl Follower {
             self.is_first = false;
             self.ticks.mark_unchanged();
             let live = self.door.service.live();
-            let present = || Present::of(&self.door.service, &self.door.policies);
-            let bytes = live.event(self.seconds, present);
+            let bytes = live.event(self.seconds, present(&self.door)).await?;
             // Where others take up the room there is none this time.
             if let Some(room) = live.hold(bytes.len()) {
                 return Some((Event { rest: bytes, _room: room }, self));
@@ -114,7 +125,7 @@ impl Follower {
     }
 }
 
-/// An event, as far as it was not taken yet.
+/// An event or an answer, as far as it was not taken yet.
 struct Event {
     rest: Bytes,
     _room: OwnedSemaphorePermit,
@@ -126,12 +137,17 @@ type Next = Pin<Box<dyn Future<Output = Option<(Event, Follower)>> + Send>>;
 struct Events {
     event: Option<Event>,
     next: Option<Next>,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Events {
     fn new(follower: Follower, place: OwnedSemaphorePermit) -> Self {
-        Self { event: None, next: Some(Box::pin(follower.next())), _place: place }
+        Self { event: None, next: Some(Box::pin(follower.next())), _place: Some(place) }
+    }
+
+    /// This one, and none after it.
+    fn one(event: Event) -> Self {
+        Self { event: Some(event), next: None, _place: None }
     }
 }
 
@@ -159,10 +175,24 @@ impl Body for Events {
         }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.event.is_none() && self.next.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.event.as_ref().map_or(0, |event| event.rest.len() as u64);
+        match self.next {
+            None => SizeHint::with_exact(rest),
+            Some(_) => SizeHint::default(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+
     use super::*;
 
     #[test]
@@ -186,6 +216,22 @@ mod tests {
             };
             assert_eq!(read.map_err(field), expected.map_err(String::from), "{query}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_a_length_and_its_room_until_it_was_taken() {
+        let live = Live::new(tidegate::Micros::ZERO);
+        let room = live.hold(Live::MAX_HELD).unwrap();
+        let rest = Bytes::from(vec![b'x'; 3 * MAX_PIECE]);
+        let mut body = Events::one(Event { rest, _room: room });
+        assert_eq!(body.size_hint().exact(), Some(3 * MAX_PIECE as u64));
+        for left in (0..3).rev() {
+            assert!(live.hold(1).is_none() && !body.is_end_stream());
+            let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(piece.len(), MAX_PIECE);
+            assert_eq!(body.size_hint().exact(), Some(left * MAX_PIECE as u64));
+        }
+        assert!(body.is_end_stream() && live.hold(1).is_some());
     }
 
     #[test]

@@ -5,33 +5,30 @@
 //! - [`Live`] holds it. [`run`] looks at the counters once a second; a call pays for nothing but a denial, and for
 //!   that next to nothing.
 //! - `history`: the calls of each rule in each of the last seconds, in a `ring`. [`denials`]: who was denied.
-//! - [`snapshot`]: all of it as it is told.
+//! - [`snapshot`]: all of it as it is told. `written`: the same in JSON, made once a second.
 
 pub mod denials;
 mod history;
 mod ring;
 pub mod snapshot;
+mod written;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use tidegate::{Clock, Micros};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use self::denials::Denials;
 use self::history::History;
 pub use self::snapshot::{Present, Snapshot};
+use self::written::Written;
 use crate::drain::Drain;
 use crate::metrics::Metrics;
 use crate::service::Service;
 
 /// The most seconds that are remembered: a quarter of an hour.
 pub const MAX_SECONDS: usize = 900;
-
-/// What an event is wrapped in. There are no line feeds in between.
-const EVENT_START: &[u8] = b"data: ";
-const EVENT_END: &[u8] = b"\n\n";
 
 /// What the server has seen lately.
 #[derive(Debug)]
@@ -41,13 +38,13 @@ pub struct Live {
     denied: Denials,
     would_deny: Denials,
     ticks: watch::Sender<u64>,
-    written: Mutex<Written>,
+    written: Arc<tokio::sync::Mutex<Written>>,
     streams: Arc<Semaphore>,
     held: Arc<Semaphore>,
 }
 
 /// How many of the last seconds somebody wants to see.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Seconds(usize);
 
 impl Seconds {
@@ -71,22 +68,10 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// What was written of one second, for everybody who wants the same.
-#[derive(Default, Debug)]
-struct Written {
-    tick: u64,
-    texts: Vec<(Seconds, Bytes)>,
-}
-
-impl Written {
-    /// The most texts; whoever wants yet another span has it written anew.
-    const MAX: usize = 4;
-}
-
 impl Live {
     /// The most who may follow at a time.
     pub const MAX_STREAMS: usize = 64;
-    /// The most bytes of events that are on their way to them at a time.
+    /// The most bytes that are on their way to all who ask or follow at a time.
     pub const MAX_HELD: usize = 32 << 20;
 
     /// Nothing seen yet. Instants without another word are [`Clock::elapsed`].
@@ -97,7 +82,7 @@ impl Live {
             denied: Denials::default(),
             would_deny: Denials::default(),
             ticks: watch::Sender::new(0),
-            written: Mutex::default(),
+            written: Arc::default(),
             streams: Arc::new(Semaphore::new(Self::MAX_STREAMS)),
             held: Arc::new(Semaphore::new(Self::MAX_HELD >> 10)),
         }
@@ -118,6 +103,10 @@ impl Live {
         let rules = metrics.all_rules();
         let totals = rules.iter().map(|(name, counters)| (name, counters.totals()));
         self.history().sample(now, totals, metrics.durations());
+        // Whoever is writing wants it still.
+        if let Ok(mut written) = self.written.try_lock() {
+            written.forget_before(*self.ticks.borrow());
+        }
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
@@ -131,39 +120,10 @@ impl Live {
         self.streams.clone().try_acquire_owned().ok()
     }
 
-    /// Room for an event of so many bytes on its way, for as long as it is held; none if others are slow in taking theirs.
+    /// Room for an answer or event of so many bytes on its way, for as long as it is held; none if others are slow in taking theirs.
     pub fn hold(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let kilobytes = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
         self.held.clone().try_acquire_many_owned(kilobytes).ok()
-    }
-
-    /// A snapshot in JSON, as it was after the last sample: made for the first who asks, and the same for all others.
-    pub fn json(&self, seconds: Seconds, present: impl FnOnce() -> Present) -> Bytes {
-        let event = self.event(seconds, present);
-        event.slice(EVENT_START.len()..event.len() - EVENT_END.len())
-    }
-
-    /// The same as one of a stream of events.
-    pub fn event(&self, seconds: Seconds, present: impl FnOnce() -> Present) -> Bytes {
-        let mut written = lock(&self.written);
-        let tick = *self.ticks.borrow();
-        if written.tick != tick {
-            *written = Written { tick, texts: Vec::new() };
-        }
-        let known = written.texts.iter().find(|(of, _)| *of == seconds && tick > 0);
-        if let Some((_, text)) = known {
-            return text.clone();
-        }
-        let snapshot = self.snapshot(seconds, present());
-        let mut text = EVENT_START.to_vec();
-        // Nothing in it can fail to be written.
-        let _ = serde_json::to_writer(&mut text, &snapshot);
-        text.extend_from_slice(EVENT_END);
-        let text = Bytes::from(text);
-        if written.texts.len() < Written::MAX {
-            written.texts.push((seconds, text.clone()));
-        }
-        text
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -191,7 +151,7 @@ pub async fn run(service: Arc<Service>, mut drain: Drain) {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{Health, Outcome, Source};
+    use tidegate::{Outcome, Source};
 
     use super::*;
 
@@ -199,37 +159,6 @@ mod tests {
 
     fn after(seconds: u64) -> Micros {
         START.saturating_add(Micros::from_secs(seconds))
-    }
-
-    #[test]
-    fn a_snapshot_is_written_once_for_everybody_who_wants_the_same() {
-        let (live, metrics) = (Live::new(START), Metrics::default());
-        let present = || Present::at(after(1), Health::up(None, 0));
-        let never = || -> Present { panic!("written already") };
-        live.sample(after(1), &metrics);
-        let first = live.json(Seconds::DEFAULT, present);
-        assert_eq!(live.json(Seconds::DEFAULT, never).as_ptr(), first.as_ptr());
-        for seconds in 1..=900 {
-            live.json(Seconds::new(seconds).unwrap(), present);
-        }
-        assert_eq!(lock(&live.written).texts.len(), Written::MAX);
-        live.sample(after(2), &metrics);
-        metrics.rule("a").count(Outcome::Allow, Source::Memory);
-        assert_ne!(live.json(Seconds::DEFAULT, present).as_ptr(), first.as_ptr());
-        assert_eq!(lock(&live.written).texts.len(), 1);
-    }
-
-    #[test]
-    fn before_the_first_second_is_over_nothing_is_kept() {
-        let live = Live::new(START);
-        let mut asked = 0;
-        for _ in 0..2 {
-            live.json(Seconds::DEFAULT, || {
-                asked += 1;
-                Present::at(START, Health::up(None, 0))
-            });
-        }
-        assert_eq!(asked, 2);
     }
 
     #[test]

@@ -282,9 +282,14 @@ impl Live {
     /// All that was seen in the last seconds, and what is now.
     pub fn snapshot(&self, seconds: Seconds, present: Present) -> Snapshot {
         let Present { now, elapsed, health, hottest, policy, connections } = present;
+        // Numbers are copied while the next sample waits; the rest is made of the copy.
         let history = self.history();
         let window = Window { end: history.end(), seconds, average: history.seconds().min(10) };
+        let end_at = history.end_at();
         let (totals, total) = history.total();
+        let total = window.traffic(totals, total);
+        let other = window.series(history.other());
+        let latency = history.latency().clone();
         let mut rules: Vec<_> = history
             .rules()
             .map(|past| RuleTraffic {
@@ -293,16 +298,17 @@ impl Live {
                 traffic: window.traffic(past.totals, past.ring),
             })
             .collect();
+        drop(history);
         rules.sort_by(|a, b| a.name.cmp(&b.name));
         Snapshot {
             version: env!("CARGO_PKG_VERSION").into(),
-            at_ms: now.saturating_sub(elapsed.saturating_sub(history.end_at())).get() / 1_000,
+            at_ms: now.saturating_sub(elapsed.saturating_sub(end_at)).get() / 1_000,
             uptime_s: elapsed.saturating_sub(self.began).get() / 1_000_000,
             seconds: seconds.get(),
-            total: window.traffic(totals, total),
+            total,
             rules,
-            other: window.series(history.other()),
-            latency: window.latency(history.latency()),
+            other,
+            latency: window.latency(&latency),
             hottest: hottest.into_iter().map(HotKey::from).collect(),
             denials: self.denials(),
             denials_left_out: self.denied().left_out() + self.would_deny().left_out(),
@@ -320,6 +326,56 @@ impl Live {
         all.sort_by_key(|(_, noted)| noted.at);
         all.into_iter().rev().map(|(kind, noted)| Denial::new(kind, noted)).collect()
     }
+}
+
+impl Snapshot {
+    /// The same with no more than so many of its last seconds.
+    pub(super) fn last(&self, seconds: Seconds) -> Self {
+        let seconds = seconds.get().min(self.seconds);
+        let traffic = |of: &Traffic| Traffic { series: of.series.last(seconds), ..*of };
+        let rule = |of: &RuleTraffic| RuleTraffic {
+            name: of.name.clone(),
+            lent: of.lent,
+            traffic: traffic(&of.traffic),
+        };
+        Self {
+            version: self.version.clone(),
+            seconds,
+            total: traffic(&self.total),
+            rules: self.rules.iter().map(rule).collect(),
+            other: self.other.last(seconds),
+            latency: Latency {
+                p50_us_series: tail(&self.latency.p50_us_series, seconds).to_vec(),
+                p99_us_series: tail(&self.latency.p99_us_series, seconds).to_vec(),
+                ..self.latency
+            },
+            hottest: self.hottest.clone(),
+            denials: self.denials.clone(),
+            store: self.store.clone(),
+            policy: self.policy.clone(),
+            ..*self
+        }
+    }
+}
+
+impl Series {
+    fn last(&self, seconds: usize) -> Self {
+        let of = |series: &[u32]| match tail(series, seconds) {
+            zeros if zeros.iter().all(|count| *count == 0) => Vec::new(),
+            last => last.to_vec(),
+        };
+        Self {
+            allowed: of(&self.allowed),
+            denied: of(&self.denied),
+            errors: of(&self.errors),
+            would_deny: of(&self.would_deny),
+            fallback: of(&self.fallback),
+        }
+    }
+}
+
+fn tail<T>(series: &[T], seconds: usize) -> &[T] {
+    &series[series.len().saturating_sub(seconds)..]
 }
 
 /// Which seconds are told.

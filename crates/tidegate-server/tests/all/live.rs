@@ -42,8 +42,11 @@ fn what_was_asked_is_told_by_rule_and_second() {
     (0..8).for_each(|_| check(&server, "login", "alice"));
     (0..4).for_each(|_| check(&server, "tried", "bob"));
     check(&server, "listed", "foe");
-    let seen = live_when(&server, |seen| seen.total.totals.allowed == 9);
-    assert_eq!((seen.total.totals.denied, seen.total.totals.would_deny), (4, 2));
+    let seen = live_when(&server, |seen| {
+        let totals = seen.total.totals;
+        (totals.allowed, totals.denied) == (9, 4)
+    });
+    assert_eq!(seen.total.totals.would_deny, 2);
     let names: Vec<&str> = seen.rules.iter().map(|rule| &*rule.name).collect();
     assert_eq!(names, ["listed", "login", "tried"]);
     let login = &seen.rules[1].traffic;
@@ -57,9 +60,11 @@ fn what_was_asked_is_told_by_rule_and_second() {
     assert_eq!(seen.latency.p50_us_series.len(), 60);
     assert_eq!((seen.policy.rules, &seen.policy.error), (4, &None));
     assert!(seen.store.up && seen.store.circuit.is_none());
-    assert_eq!(seen.connections.http, 1, "this one");
-    let hot = &seen.hottest[0];
-    assert_eq!((&*hot.rule, &*hot.key, hot.allowed, hot.denied), ("login", "alice", 5, 3));
+    assert!(seen.connections.http >= 1, "this one");
+    // They are halved twice a minute, which may have been just now.
+    let hot = seen.hottest.iter().find(|hot| (&*hot.rule, &*hot.key) == ("login", "alice"));
+    let hot = hot.unwrap_or_else(|| panic!("{:?}", seen.hottest));
+    assert!((2..=5).contains(&hot.allowed) && (1..=3).contains(&hot.denied), "{hot:?}");
 }
 
 #[test]
@@ -105,8 +110,14 @@ fn how_much_of_the_past_can_be_chosen_and_a_token_is_asked_for() {
     }
 }
 
-/// A stream of events over HTTP/1.
-struct Stream(BufReader<TcpStream>);
+/// A stream of events over HTTP/1, in chunks.
+struct Stream {
+    reader: BufReader<TcpStream>,
+    /// The first line of the answer, once its head was read.
+    status: Option<String>,
+    /// What has come of the next events.
+    buffer: Vec<u8>,
+}
 
 impl Stream {
     fn open(address: SocketAddr, path: &str) -> Self {
@@ -115,38 +126,46 @@ impl Stream {
         let head =
             format!("GET {path} HTTP/1.1\r\nhost: test\r\naccept: text/event-stream\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        Self(BufReader::new(stream))
+        Self { reader: BufReader::new(stream), status: None, buffer: Vec::new() }
     }
 
     fn status(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line.trim_end().into()
+        if self.status.is_none() {
+            self.status = Some(self.line());
+            while !self.line().is_empty() {}
+        }
+        self.status.clone().unwrap_or_default()
     }
 
     /// The next event; none at the end of the stream.
     fn next(&mut self) -> Option<Value> {
-        let mut data = Vec::new();
+        assert_eq!(self.status(), "HTTP/1.1 200 OK");
         loop {
-            let mut line = Vec::new();
-            if self.0.read_until(b'\n', &mut line).unwrap() == 0 {
-                return None;
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                let data = event.strip_prefix(b"data: ").expect("an event");
+                return Some(serde_json::from_slice(data).expect("an event is JSON"));
             }
-            // The sizes of chunks stand between, and a long event comes in several.
-            if line.starts_with(b"data: ") {
-                data = line;
-            } else if !data.is_empty() && line != b"\n" {
-                let is_size = line.ends_with(b"\r\n");
-                if !is_size {
-                    data.truncate(data.len() - 2);
-                    data.extend(line);
-                }
-            }
-            let text = data.strip_prefix(b"data: ").unwrap_or_default();
-            if let Ok(event) = serde_json::from_slice(text) {
-                return Some(event);
-            }
+            let chunk = self.chunk()?;
+            self.buffer.extend(chunk);
         }
+    }
+
+    /// The next chunk; none at the end.
+    fn chunk(&mut self) -> Option<Vec<u8>> {
+        let size = self.line();
+        let len = usize::from_str_radix(&size, 16).ok().filter(|len| *len > 0)?;
+        let mut chunk = vec![0; len + 2];
+        self.reader.read_exact(&mut chunk).ok()?;
+        assert_eq!(chunk.split_off(len), b"\r\n");
+        Some(chunk)
+    }
+
+    /// The next line without its end; empty at the end of the stream.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line.trim_end().into()
     }
 }
 
@@ -228,6 +247,5 @@ fn a_few_dozen_may_follow_and_the_next_is_told_so() {
     });
     let mut rest = again.expect("there is room again");
     assert!(rest.next().is_some() && streams[0].next().is_some());
-    let mut byte = [0];
-    assert_eq!(rest.0.read(&mut byte).unwrap(), 1);
+    assert!(rest.next().is_some(), "and it goes on");
 }

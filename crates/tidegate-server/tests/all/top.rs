@@ -44,8 +44,8 @@ impl Traffic {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // More of them as time goes on, so that numbers move.
-                for _ in 0..=nth / 20 {
+                // More of them as time goes on, so that numbers move, and never very many.
+                for _ in 0..=(nth / 20).min(8) {
                     server.post("/v1/check", &json!({ "rule": "api", "key": "alice" }));
                 }
                 server.post("/v1/check", &json!({ "rule": "login", "key": HOSTILE }));
@@ -165,8 +165,13 @@ fn the_screen_shows_what_goes_on_and_the_terminal_is_given_back() {
 fn without_colours_there_are_none_and_a_signal_gives_the_terminal_back() {
     let server = Arc::new(Server::with_policy(POLICY));
     let _traffic = Traffic::start(&server);
-    for (signal, key) in [(Some("TERM"), ""), (Some("INT"), ""), (None, "\u{3}"), (None, "\u{1b}")]
-    {
+    for (signal, key) in [
+        (Some("TERM"), ""),
+        (Some("INT"), ""),
+        (Some("QUIT"), ""),
+        (None, "\u{3}"),
+        (None, "\u{1b}"),
+    ] {
         let mut terminal = Terminal::start(top(&server, &[("NO_COLOR", "1")]), 80, 24);
         terminal.expect("a rule", |text| row(text, "login ").is_some());
         match signal {
@@ -195,6 +200,15 @@ fn a_server_that_goes_is_told_and_one_that_comes_back_is_shown_again() {
     relay.open();
     terminal.expect("that it is back", |text| {
         !text.contains("no connection") && text.contains("store up")
+    });
+    // While it is paused too.
+    terminal.press("p");
+    terminal.expect("a pause", |text| text.contains("paused"));
+    relay.shut();
+    terminal.expect("that it is gone again", |text| text.contains("no connection"));
+    relay.open();
+    terminal.expect("that it is back, and paused", |text| {
+        !text.contains("no connection") && text.contains("paused")
     });
     terminal.press("q");
     assert!(terminal.expect_end().success());
@@ -236,6 +250,7 @@ fn what_cannot_be_watched_is_told() {
     let ran = tidegate(&["top", "--server", nobody], &[]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("cannot reach 127.0.0.1:1"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("--store"), "which it does not have: {}", ran.stderr);
     let server = Server::start(&[], &[("TIDEGATE_TOKEN", "ask-me")]);
     let ran = tidegate(&["top", "--server", &url(&server), "--count", "1"], &[]);
     assert_eq!(ran.code, Some(2));

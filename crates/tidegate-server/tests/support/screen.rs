@@ -64,7 +64,7 @@ impl Terminal {
     /// Another size, and nothing on it yet.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
         let mut screen = self.screen();
-        *screen = Screen { raw: screen.raw.clone(), ..Screen::new(columns.into(), rows.into()) };
+        screen.resize(columns.into(), rows.into());
         set_size(&self.slave, columns, rows);
     }
 
@@ -126,6 +126,12 @@ impl Screen {
         }
     }
 
+    /// Empties the cells; what has begun goes on.
+    fn resize(&mut self, columns: usize, rows: usize) {
+        self.cells = vec![vec![' '; columns]; rows];
+        (self.row, self.column) = (0, 0);
+    }
+
     pub(crate) fn text(&self) -> String {
         let line = |row: &Vec<char>| row.iter().collect::<String>().trim_end().to_string();
         self.cells.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -165,11 +171,15 @@ impl Screen {
             }
             [0x1b, ..] => panic!("an unknown sequence: {:?}", String::from_utf8_lossy(bytes)),
             _ => {
-                let whole = match std::str::from_utf8(bytes) {
-                    Ok(text) => text,
-                    Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap(),
+                let (whole, invalid) = match std::str::from_utf8(bytes) {
+                    Ok(text) => (text, None),
+                    Err(error) => {
+                        let whole = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap();
+                        (whole, error.error_len())
+                    }
                 };
-                let Some(c) = whole.chars().next() else { return 0 };
+                // What can never be a character is passed over.
+                let Some(c) = whole.chars().next() else { return invalid.unwrap_or(0) };
                 if let Some(cell) = self.cells[self.row].get_mut(self.column) {
                     *cell = c;
                 }

@@ -120,7 +120,7 @@ impl Pace {
 async fn print(options: &Options, mut source: Source) -> Result<(), Failure> {
     let mut pace = Pace::new(options);
     while !pace.is_over() {
-        match source.next().await {
+        match source.next().await? {
             News::Seen { snapshot, json } => {
                 if pace.is_due(&snapshot) {
                     let line = if options.json { json } else { words::line(&snapshot) };
@@ -148,11 +148,14 @@ async fn draw(options: &Options, client: Arc<Client>, mut source: Source) -> Res
     /// How often it is looked whether the window has another size.
     const LOOK: Duration = Duration::from_millis(250);
     let mut pace = Pace::new(options);
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()]
-        .map(signal)
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()?;
-    let [terminate, interrupt, hangup] = &mut *signals else { return Ok(()) };
+    let kinds = [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+    ];
+    let mut signals = kinds.map(signal).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let [terminate, interrupt, hangup, quit] = &mut *signals else { return Ok(()) };
     let mut view = View::new(client.host());
     let (asking, mut left) = mpsc::channel::<Left>(1);
     let colours = if has_colours() { Colours::Some } else { Colours::None };
@@ -165,8 +168,9 @@ async fn draw(options: &Options, client: Arc<Client>, mut source: Source) -> Res
             return Ok(());
         }
         tokio::select! {
-            news = source.next() => match news {
+            news = source.next() => match news? {
                 News::Seen { snapshot, .. } => {
+                    view.find();
                     if !view.is_paused() && pace.is_due(&snapshot) {
                         Left::ask(client.clone(), &snapshot, asking.clone());
                         view.show(*snapshot);
@@ -177,13 +181,15 @@ async fn draw(options: &Options, client: Arc<Client>, mut source: Source) -> Res
             key = keys.recv() => match key {
                 Some(Key::Quit) => return Ok(()),
                 Some(key) => view.press(key),
-                None => {}
+                // Nobody could quit any more.
+                None => return Err("no keys can be read from the terminal any more".into()),
             },
             Some(left) = left.recv() => view.know(left),
             () = tokio::time::sleep(LOOK) => {}
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
+            _ = quit.recv() => return Ok(()),
         }
     }
 }

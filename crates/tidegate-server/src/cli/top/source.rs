@@ -42,11 +42,10 @@ impl Source {
         Ok(Self(receiver))
     }
 
-    pub(super) async fn next(&mut self) -> News {
-        match self.0.recv().await {
-            Some(news) => news,
-            None => std::future::pending().await,
-        }
+    /// The next news. They never end, unless whoever follows has failed.
+    pub(super) async fn next(&mut self) -> Result<News, Failure> {
+        let news = self.0.recv().await;
+        Ok(news.ok_or("the server is not followed any more; start it again")?)
     }
 }
 

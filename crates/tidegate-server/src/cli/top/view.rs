@@ -89,7 +89,12 @@ impl View {
 
     /// There is something new.
     pub(super) fn show(&mut self, snapshot: Snapshot) {
-        (self.snapshot, self.lost) = (Some(snapshot), None);
+        self.snapshot = Some(snapshot);
+    }
+
+    /// The server is there.
+    pub(super) fn find(&mut self) {
+        self.lost = None;
     }
 
     /// The server is not there.

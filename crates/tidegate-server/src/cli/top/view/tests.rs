@@ -126,8 +126,9 @@ fn a_server_that_is_gone_is_told_and_what_was_seen_stays() {
     let mut view = View::new("s");
     view.lose("cannot reach it".into());
     assert!(drawn(&mut view, 80, 24).join("\n").contains("cannot reach it; trying again"));
-    view.show(snapshot());
+    view.find();
     assert!(!drawn(&mut view, 80, 24).join("\n").contains("no connection"));
+    view.show(snapshot());
     view.lose("the server has ended".into());
     let text = drawn(&mut view, 80, 24).join("\n");
     assert!(text.contains("no connection") && text.contains("login"), "{text}");
