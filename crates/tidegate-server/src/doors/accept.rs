@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -108,11 +109,12 @@ impl Entrance {
         let (entrance, serve) = (self.clone(), serve.clone());
         tokio::spawn(async move {
             let _place = place;
-            let mut begun = drain.clone();
+            let mut drained = drain.clone();
+            // The end of a handshake and the first question come together.
             let stream = tokio::select! {
                 biased;
                 stream = entrance.agree(stream) => stream,
-                () = begun.begun() => return,
+                () = drained.noticed() => return,
             };
             if let Some(stream) = stream {
                 serve(stream, drain).await;
@@ -180,9 +182,16 @@ where
     for _ in 0..MOST_AT_THE_DOOR {
         match tokio::time::timeout(Duration::ZERO, accept()).await {
             Ok(Ok(client)) => let_in(client),
+            // One who has gone again; others stand behind.
+            Ok(Err(error)) if !is_out_of_files(&error) => {}
             Ok(Err(_)) | Err(_) => return,
         }
     }
+}
+
+/// Nobody else can be let in before somebody leaves, whoever is next.
+fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Tells that a client speaks TLS where there is none.
@@ -218,5 +227,19 @@ mod tests {
         };
         those_at_the_door(accept, |()| inside += 1).await;
         assert_eq!(inside, 3, "and then nobody is waited for");
+    }
+
+    #[tokio::test]
+    async fn one_who_has_gone_again_shuts_out_nobody() {
+        let gone = || io::Error::from(Errno::CONNABORTED);
+        let full = || io::Error::from(Errno::MFILE);
+        let at_the_door = [Ok(1), Err(gone()), Err(gone()), Ok(2), Err(full()), Ok(3)];
+        let (mut waiting, mut inside) = (at_the_door.into_iter(), Vec::new());
+        let accept = || {
+            let next = waiting.next();
+            async move { next.unwrap_or(Ok(4)) }
+        };
+        those_at_the_door(accept, |client| inside.push(client)).await;
+        assert_eq!(inside, [1, 2], "there is no room for the third");
     }
 }

@@ -57,15 +57,16 @@ pub(super) fn too_late() -> Status {
     Status::deadline_exceeded("the request was too long in coming")
 }
 
-/// A body that ends when the server drains, so that whoever listens to it ends as well.
+/// A body that ends when the server drains and all of it that had arrived is known of, so that whoever listens to it
+/// ends as well.
 pub(super) struct UntilDrained<B> {
     body: B,
-    begun: Pin<Box<dyn Future<Output = ()> + Send>>,
+    drained: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl<B> UntilDrained<B> {
     pub(super) fn new(body: B, mut drain: Drain) -> Self {
-        Self { body, begun: Box::pin(async move { drain.begun().await }) }
+        Self { body, drained: Box::pin(async move { drain.noticed().await }) }
     }
 }
 
@@ -79,7 +80,7 @@ impl<B: Body + Unpin> Body for UntilDrained<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.get_mut();
         match Pin::new(&mut this.body).poll_frame(context) {
-            Poll::Pending => this.begun.as_mut().poll(context).map(|()| None),
+            Poll::Pending => this.drained.as_mut().poll(context).map(|()| None),
             ready => ready,
         }
     }

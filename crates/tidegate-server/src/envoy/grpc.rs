@@ -16,13 +16,11 @@ use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::{Code, Status, async_trait};
-use tonic_health::ServingStatus;
-use tonic_health::pb::health_server::HealthServer;
-use tonic_health::server::{HealthReporter, HealthService};
 use tonic_reflection::server::Builder as Reflection;
 use tower::BoxError;
 
 use super::arrival::{InTime, UntilDrained, too_late};
+use super::health::{Health, WATCH};
 use super::proto::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
@@ -46,8 +44,6 @@ pub const MAX_MESSAGE: usize = 256 << 10;
 const MAX_ASIDE: usize = 4 << 10;
 /// How many may ask them at once: whoever watches health does so for as long as it likes.
 const MAX_ASIDES: usize = 1_024;
-/// How often health looks how the store is.
-const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// The services whose health is told: all together, as envoyproxy/ratelimit calls itself, and by its name.
 const HEALTHY: [&str; 3] = ["", "ratelimit", Limits::NAME];
 
@@ -64,7 +60,7 @@ pub struct Grpc {
     /// Those that are asked now and then.
     others: Router,
     room_for_others: Arc<Semaphore>,
-    health: HealthReporter,
+    health: Health,
     /// How long a request may take to arrive.
     allowed: Duration,
     drain: Drain,
@@ -84,10 +80,10 @@ impl Grpc {
         deadlines: Deadlines,
         drain: Drain,
     ) -> Self {
-        let health = HealthReporter::new();
-        let others = Router::new();
-        let service = HealthServer::new(HealthService::from_health_reporter(health.clone()));
-        let mut others = add(others, service.max_decoding_message_size(MAX_ASIDE));
+        let health = Health::of(&HEALTHY);
+        let watched = health.watched().max_decoding_message_size(MAX_ASIDE);
+        let others = Router::new().route_service(WATCH, watched);
+        let mut others = add(others, health.asked().max_decoding_message_size(MAX_ASIDE));
         let reflection = || {
             Reflection::configure()
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
@@ -120,29 +116,7 @@ impl Grpc {
 
     /// Keeps health up to date until the server drains; then nothing here is healthy any more.
     pub async fn tell_health(&self, is_ready: impl Fn() -> bool) {
-        let (mut told, mut drain) = (None, self.drain.clone());
-        loop {
-            let ready = is_ready() && !drain.has_begun();
-            if told != Some(ready) {
-                told = Some(ready);
-                let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-                for name in HEALTHY {
-                    self.health.set_service_status(name, status).await;
-                }
-            }
-            if drain.has_begun() {
-                break;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_PAUSE) => {}
-                () = drain.begun() => {}
-            }
-        }
-        // Whoever watches has been told, and would keep the server from ending.
-        let mut health = self.health.clone();
-        for name in HEALTHY {
-            health.clear_service_status(name).await;
-        }
+        self.health.tell(is_ready, self.drain.clone()).await;
     }
 }
 
@@ -186,7 +160,12 @@ where
                 request.map(|body| InTime::new(Counted::new(body, door), allowed).map_err(told));
             return Box::pin(self.limits.call(request));
         }
-        let place = match lasts(request.uri().path()) {
+        if request.uri().path() == WATCH && self.drain.has_begun() {
+            let ends = Status::unavailable("the server is about to end; watch another");
+            return Box::pin(std::future::ready(Ok(ends.into_http())));
+        }
+        let lasts = lasts(request.uri().path());
+        let place = match lasts {
             Lasts::UntilTaken => None,
             Lasts::AsLongAsWanted => match self.room_for_others.clone().try_acquire_owned() {
                 Ok(place) => Some(place),
@@ -198,7 +177,12 @@ where
             },
         };
         let (allowed, drain) = (self.allowed, self.drain.clone());
-        let answer = self.others.call(request.map(|body| UntilDrained::new(body, drain)));
+        let answer = match lasts {
+            Lasts::UntilTaken => self.others.call(request),
+            Lasts::AsLongAsWanted => {
+                self.others.call(request.map(|body| UntilDrained::new(body, drain)))
+            }
+        };
         Box::pin(async move {
             let mut response = match tokio::time::timeout(allowed, answer).await {
                 Ok(Ok(response)) => response,

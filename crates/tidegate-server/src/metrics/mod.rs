@@ -84,22 +84,25 @@ struct DoorMetrics {
     panics: AtomicU64,
 }
 
-/// Why a client was not let in.
+/// Why a client was not let in, or not kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
     /// There was no room.
     Full,
     /// It could not agree on TLS, or not in time.
     Handshake,
+    /// Over the Redis protocol: it sent no whole command in time.
+    Silent,
 }
 
 impl Refusal {
-    const ALL: [Self; 2] = [Self::Full, Self::Handshake];
+    const ALL: [Self; 3] = [Self::Full, Self::Handshake, Self::Silent];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
             Self::Handshake => "handshake",
+            Self::Silent => "silent",
         }
     }
 }
@@ -161,7 +164,7 @@ impl Metrics {
         all
     }
 
-    /// Counts a client that was not let in.
+    /// Counts a client that was not let in, or not kept.
     pub fn count_refused(&self, door: Door, why: Refusal) {
         let counts = Refusal::ALL.iter().zip(&self.door(door).refused);
         counts.filter(|(one, _)| **one == why).for_each(|(_, count)| {
@@ -259,7 +262,7 @@ impl Metrics {
         for door in Door::ALL {
             connections.sample("", &[("door", door.name())], self.connections(door));
         }
-        let help = "Clients that were not let in: full, or no agreement on TLS.";
+        let help = "Clients that were turned away: full, no agreement on TLS, or silent (RESP).";
         let mut refused = out.family("tidegate_connections_refused_total", Kind::Counter, help);
         for door in Door::ALL {
             for (reason, count) in Refusal::ALL.iter().zip(&self.door(door).refused) {

@@ -21,7 +21,7 @@ use crate::doors::accept::tell_of_tls;
 use crate::doors::panics::{Panicked, caught};
 use crate::doors::stream::{Stream, begins_tls};
 use crate::drain::{Drain, notice};
-use crate::metrics::Door;
+use crate::metrics::{Door, Refusal};
 use crate::service::Service;
 use crate::tokens::{Access, Tokens};
 use crate::unfinished::{NoRoom, Unfinished};
@@ -137,7 +137,13 @@ impl Client {
                 biased;
                 read = stream.read_buf(&mut buffer) => read?,
                 () = drain.begun() => break,
-                () = self.too_late() => return Ok(Next::CutOff),
+                () = self.too_late() => {
+                    // Often the connection of a pool that was opened early. Its client finds out when it needs it.
+                    if !self.has_asked {
+                        self.service.metrics().count_refused(Door::Resp, Refusal::Silent);
+                    }
+                    return Ok(Next::CutOff);
+                }
             };
             if read == 0 {
                 return Ok(Next::Close);

@@ -21,6 +21,14 @@ fn is_cut_off(mut client: Client) -> bool {
     matches!(client.try_receive(), Ok(None))
 }
 
+/// Those who were cut off without having asked anything, as the metrics have it.
+fn silent_ones(door: &Door) -> u64 {
+    let text = door.service.metrics().render(&door.service.health());
+    let name = r#"tidegate_connections_refused_total{door="resp",reason="silent"} "#;
+    let count = text.lines().find_map(|line| line.strip_prefix(name)).expect("it is counted");
+    count.parse().unwrap()
+}
+
 #[test]
 fn who_does_not_say_who_they_are_is_cut_off() {
     let door = Door::with_tokens(Tokens::new(Some("sesame"), None));
@@ -54,6 +62,7 @@ fn who_never_sends_a_whole_command_is_cut_off() {
     assert!(asks.ask("PING").is("+PONG"));
     door.clock.advance(DEADLINE);
     assert!(is_cut_off(silent) && is_cut_off(half) && is_cut_off(empty));
+    assert_eq!(silent_ones(&door), 3);
     door.clock.advance(DEADLINE * 1_000);
     assert!(asks.ask("PING").is("+PONG"));
 }
@@ -83,4 +92,5 @@ fn a_request_that_is_not_finished_in_time_is_cut_off() {
     client.write(&rest[..2]);
     door.clock.advance(Duration::from_millis(1));
     assert!(is_cut_off(client));
+    assert_eq!(silent_ones(&door), 0, "it had asked before");
 }

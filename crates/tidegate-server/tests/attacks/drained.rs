@@ -1,18 +1,23 @@
 //! The end with a warning, while everybody asks on every door: whoever had asked is answered, and nobody is charged for
 //! nothing.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 use tidegate::{Clock, SystemClock};
 use tokio::runtime::Runtime;
+use tokio_rustls::rustls::ClientConfig;
 
+use crate::certificates::{Authority, Certificate};
 use crate::envoy::{self, descriptor, hitting, request};
 use crate::life::print_figure;
 use crate::life::redis_server::Server as Redis;
 use crate::resp::{Client, Reply, command};
+use crate::secure;
 use crate::support::{Folder, Http, Server, pause, wait_until};
 use crate::witness::Alone;
 
@@ -93,6 +98,23 @@ fn over_grpc(server: &Server, signalled: &AtomicU64) -> Asked {
     })
 }
 
+/// Each question over a connection of its own with TLS: the end of its handshake and the question arrive together.
+fn over_tls(
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    question: &str,
+    signalled: &AtomicU64,
+) -> Asked {
+    ask_until_the_end(signalled, || {
+        let Ok(mut stream) = secure::connect(address, config) else {
+            return Told { sent: None, allowed: None };
+        };
+        let sent = stream.write_all(question.as_bytes()).ok().map(|()| now());
+        let answered = stream.read(&mut [0; 1]).is_ok_and(|read| read > 0);
+        Told { sent, allowed: answered.then_some(true) }
+    })
+}
+
 /// What Redis has counted for each door.
 fn charged(server: &Server) -> [u64; 3] {
     let mut client = Client::connect(server.resp);
@@ -110,6 +132,42 @@ fn charged(server: &Server) -> [u64; 3] {
     let probe = request("edge", &[hitting(&[("k", "v")], 0)]);
     let grpc = runtime.block_on(grpc.ask(&probe)).unwrap().statuses[0].limit_remaining;
     [http, resp, grpc.into()].map(|left| LIMIT - left)
+}
+
+#[test]
+fn whoever_asked_as_soon_as_tls_was_agreed_on_is_answered() {
+    let _alone = Alone::wait();
+    let authority = Authority::new();
+    let Certificate { cert, key } = authority.certify("127.0.0.1");
+    let config = secure::config(&authority, None, &[]);
+    let mut answered = 0;
+    for _ in 0..5 {
+        let mut server = Server::start(&["--tls-cert", &cert, "--tls-key", &key], &[]);
+        let signalled = AtomicU64::new(0);
+        let doors =
+            [(server.http, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"), (server.resp, "PING\r\n")];
+        let told: Vec<Asked> = std::thread::scope(|scope| {
+            let (config, signalled) = (&config, &signalled);
+            let client = |nth: usize| {
+                let (address, question) = doors[nth % 2];
+                scope.spawn(move || over_tls(address, config, question, signalled))
+            };
+            let clients: Vec<_> = (0..2 * CLIENTS_EACH).map(client).collect();
+            pause(Duration::from_millis(300));
+            signalled.store(now(), Ordering::SeqCst);
+            server.signal("TERM");
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        assert_eq!(server.wait().and_then(|status| status.code()), Some(0));
+        for asked in told {
+            assert_eq!(asked.dropped, 0, "{asked:?}");
+            answered += asked.allowed;
+        }
+    }
+    assert!(answered > 0);
+    print_figure(format_args!(
+        "drained 5 times while clients agreed on TLS: {answered} answered, 0 dropped"
+    ));
 }
 
 #[test]

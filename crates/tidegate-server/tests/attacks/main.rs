@@ -8,6 +8,8 @@
 //! - `witness`: what is measured, and who measures it.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../tidegate-redis/tests/support/certificates.rs"]
+mod certificates;
 #[path = "../../../tidegate/tests/support/checker.rs"]
 mod checker;
 #[path = "../support/envoy.rs"]
@@ -16,6 +18,8 @@ mod envoy;
 mod life;
 #[path = "../support/resp.rs"]
 mod resp;
+#[path = "../support/secure.rs"]
+mod secure;
 #[path = "../support/mod.rs"]
 #[allow(unreachable_pub, reason = "shared by the test programs")]
 mod support;

@@ -26,7 +26,8 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use crate::envoy::{Client, InProcess, descriptor, open_within, request};
 use crate::support::Server;
 
-const SHORT: Duration = Duration::from_millis(100);
+/// How long a request may take to arrive where that is little, and so may the first bytes of a connection.
+const SHORT: Duration = Duration::from_secs(1);
 const EDGE: &str =
     "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 5 } }]\n";
 const LIMITS: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -38,7 +39,7 @@ struct Slow(Memory);
 impl Engine for Slow {
     fn decide<'a>(&'a self, call: Call<'a>) -> Answer<'a, Decision> {
         Answer::Later(Box::pin(async move {
-            tokio::time::sleep(SHORT * 5).await;
+            tokio::time::sleep(SHORT * 2).await;
             self.0.decide(call).await
         }))
     }
@@ -105,14 +106,14 @@ async fn a_request_that_does_not_come_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_watches_may_do_so_for_longer_than_an_answer_may_take() {
-    let deadlines = Deadlines { idle: SHORT, ..Deadlines::default() };
+    // A fifth of it is the time to ask the first question, and then to take an answer that ends.
+    let deadlines = Deadlines { idle: SHORT * 5, ..Deadlines::default() };
     let address = open_within(InProcess::new(EDGE), deadlines).await.0;
     let mut health = HealthClient::new(Client::connect(address).await.channel());
     let watched = health.watch(HealthCheckRequest::default()).await;
     let mut watched = watched.unwrap().into_inner();
     assert!(watched.message().await.unwrap().is_some());
-    // An answer that ends is cut off after a fifth of it.
-    let next = tokio::time::timeout(SHORT * 10, watched.message()).await;
+    let next = tokio::time::timeout(SHORT * 3, watched.message()).await;
     assert!(next.is_err(), "{next:?}");
 }
 

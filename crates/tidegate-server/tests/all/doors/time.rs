@@ -20,6 +20,8 @@ use crate::resp::{Client, command};
 use crate::support::{Http, wait_until};
 
 const SHORT: Duration = Duration::from_millis(300);
+/// Short where a client has to do something in time, too.
+const AMPLE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(300);
 
 fn within(deadlines: Deadlines) -> Inside {
@@ -35,16 +37,17 @@ fn say(address: SocketAddr, bytes: &[u8]) -> TcpStream {
 
 #[test]
 fn a_head_has_its_time_and_a_connection_between_requests_has_longer() {
-    let server = within(Deadlines { request: SHORT, ..Deadlines::default() });
+    let server = within(Deadlines { request: AMPLE, ..Deadlines::default() });
     let mut kept = Http::connect(server.http);
     kept.send("GET", "/healthz", &[], "");
     assert_eq!(kept.receive().status, 200);
     let get = "GET /healthz HTTP/1.1\r\nhost: x\r\n";
-    for address in [server.http, server.grpc] {
-        // Nothing, half a preface, and half a head.
-        for begin in ["", "PRI * HTTP/2", get] {
-            assert!(rest_of(say(address, begin.as_bytes())).is_empty(), "{begin:?}");
-        }
+    // Nothing, half a preface, and half a head.
+    let halves = ["", "PRI * HTTP/2", get];
+    let begun =
+        [server.http, server.grpc].map(|address| halves.map(|half| say(address, half.as_bytes())));
+    for (half, stream) in halves.iter().cycle().zip(begun.into_iter().flatten()) {
+        assert!(rest_of(stream).is_empty(), "{half:?}");
     }
     kept.send("GET", "/healthz", &[], "");
     assert_eq!(kept.receive().status, 200, "it was idle for longer than a head may take");
@@ -88,10 +91,10 @@ fn frame_kinds(mut bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_request_that_waits_for_its_turn_is_not_idle() {
-    let server = within(Deadlines { idle: SHORT, request: SHORT, ..Deadlines::default() });
+    let server = within(Deadlines { idle: AMPLE * 2, request: AMPLE, ..Deadlines::default() });
     let mut http = Http::connect(server.http);
-    // The second has to wait for a second.
-    let check = r#"{"limit":"1/s","key":"k","wait_ms":10000}"#;
+    // The second has to wait for longer than a connection may be idle.
+    let check = r#"{"limit":"1/3s","key":"k","wait_ms":60000}"#;
     for _ in 0..2 {
         http.send("POST", "/v1/check", &[], check);
         assert_eq!(http.receive().status, 200);
@@ -118,7 +121,8 @@ fn who_does_not_take_its_answers_is_cut_off() {
 
 #[test]
 fn an_answer_that_is_kept_back_over_http2_ends_the_connection() {
-    let server = within(Deadlines { idle: SHORT, ..Deadlines::default() });
+    // A fifth of it is the time to ask the first question.
+    let server = within(Deadlines { idle: AMPLE * 5, ..Deadlines::default() });
     server.block_on(async {
         let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
         let mut client = http2::Builder::new(TokioExecutor::new());
