@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs, Value};
 use tidegate::{Clock, EngineError, Micros, Outcome, SystemClock};
+use tokio::time::Instant;
 
 use crate::classify::Meaning;
 use crate::engine::Redis;
@@ -57,6 +58,11 @@ impl Client {
 
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.0.clock
+    }
+
+    /// How long a call may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.0.route.deadline().duration_since(Instant::now())
     }
 
     /// What scripts are told instead of reading Redis's clock, in microseconds; nothing but in tests.

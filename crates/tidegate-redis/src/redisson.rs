@@ -25,11 +25,13 @@
 //!
 //! # Layout
 //!
-//! - [`RateLimiter`] asks, in words that `words` puts together from `lua/redisson/`; `names` says what lies where.
+//! - [`RateLimiter`] asks, in words that `words` puts together from `lua/redisson/`; `names` says what lies where,
+//!   `answer` reads what comes back.
 //! - [`Rate`] is what a limiter is configured to, [`Error`] why there is no answer.
 //! - `line` is where those wait who come first to be served first, and `unheard` takes back what was taken for
 //!   somebody who has left.
 
+mod answer;
 mod error;
 mod limiter;
 mod line;

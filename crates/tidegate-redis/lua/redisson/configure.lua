@@ -58,8 +58,8 @@ elseif s then
   settle(count_all(nil), id)
   keep()
 elseif old[3] and old[3] ~= new[3] then
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+  redis.call('DEL', unpack(KEYS, 2, 7))
 else
-  redis.call('DEL', value_key, permits_key)
+  redis.call('DEL', value_key, permits_key, count_key)
 end
 return { 1 }

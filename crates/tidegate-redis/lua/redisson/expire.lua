@@ -4,7 +4,7 @@
 -- answers 1 if there was one, else 0
 
 local there = redis.call('PEXPIRE', KEYS[1], ARGV[3])
-for i = 2, 5 do
+for i = 2, 7 do
   redis.call('PEXPIRE', KEYS[i], ARGV[3])
 end
 return { there }

@@ -9,7 +9,7 @@
 --   step      how many are counted at a time
 --   begun     how many entries there were    seen   how many are counted
 --   sum       what those hold                empty  how many of those hold nothing
---   left      what was left when it began; empty if nobody knew
+--   left      what was left when it began; empty if nobody knew, and then nobody knows until all are counted
 --   since     whether somebody knew another rate: `same`, `changed` or `unknown`
 --   owed      what the oldest entries have yet to give for what Java gave back without them
 
@@ -43,7 +43,12 @@ local function write_count(c)
     words[#words + 1], words[#words + 2] = name, digits(c[name])
   end
   redis.call('HSET', count_key, unpack(words))
-  redis.call('PEXPIRE', count_key, digits(math.max(interval, 1000)))
+  if c.left == '' and c.last ~= '' then
+    -- Forgotten, it would look as if entries had been lost.
+    keep_with_it(count_key)
+  else
+    redis.call('PEXPIRE', count_key, digits(math.max(interval, 1000)))
+  end
 end
 
 -- Counts the entries of these ranks.
@@ -110,7 +115,7 @@ local function finish(c, left, id)
   write_count(c)
 end
 
--- The oldest entries give what is owed.
+-- The oldest entries give of what is owed. Says what is left then, and how many entries were read for it.
 local function pay(c, left, id)
   local members = redis.call('ZRANGE', permits_key, 0, math.min(c.owed, PART) - 1)
   local s = { gone = 0, lost = 0, left = left }
@@ -126,32 +131,42 @@ local function pay(c, left, id)
   end
   settle(s, id)
   write_count(c)
+  return s.left, #members
 end
 
--- What is left of so many, or nothing if there is more to be done first: one step of it is.
-local function look_at_many(left, count, expired, id)
+-- What is left of so many, or nothing if there is more to be done first: one step of it is. `left` is the number that
+-- stands there, `known` the same if it says what is left.
+local function look_at_many(left, known, count, id)
   local c = read_count()
   local changed = c and (c.rate ~= digits(rate) or c.interval ~= digits(interval))
   if not c or changed or not left or left > rate then
-    return begin(left, count, MOST, changed and 'changed' or c and 'same' or since)
+    return begin(known, count, MOST, changed and 'changed' or c and 'same' or since)
   end
   if c.last ~= '' then
     if not go_on(c) then
-      return begin(left, count, c.step * 2, c.since)
+      return begin(known, count, c.step * 2, c.since)
     end
     if c.last ~= '' then
       return write_count(c)
     end
     return finish(c, left, id)
   end
-  if left > rate - (count - c.empty) then
-    -- Each of the others has a permit or more, so that something was given back.
-    return begin(left, count, MOST, 'same')
+  local given = left - (rate - (count - c.empty))
+  if given > 0 then
+    -- Each of the others has a permit or more, so that Java gave back as much. To count again would have no end where
+    -- it does so all the time.
+    left, c.owed = left - given, c.owed + given
   end
+  local paid = 0
   if c.owed > 0 then
-    return pay(c, left, id)
+    left, paid = pay(c, left, id)
+    if c.owed > 0 then
+      return nil
+    end
   end
-  local members = expired > 0 and redis.call('ZRANGE', permits_key, 0, math.min(expired, PART) - 1) or {}
+  local expired = count_expired()
+  local most = math.min(expired, PART - paid)
+  local members = most > 0 and redis.call('ZRANGE', permits_key, 0, most - 1) or {}
   local s = { left = left, gone = #members, lost = 0, read = #members, many = c }
   for _, member in ipairs(members) do
     s.left = s.left + unpack_entry(member)
@@ -168,12 +183,15 @@ end
 local function look(how, id)
   local text = redis.call('GET', value_key)
   local left = text and whole(text, 'what is left')
-  local count, expired = redis.call('ZCARD', permits_key), count_expired()
+  local begun = redis.call('HMGET', count_key, 'left', 'last')
+  unknown = begun[1] == '' and begun[2] ~= ''
+  local known = not unknown and left or nil
+  local count = redis.call('ZCARD', permits_key)
   if count > MOST then
-    return look_at_many(left, count, expired, id)
+    return look_at_many(left, known, count, id)
   end
-  if how == 'trust' and left and left <= rate and expired == 0 then
-    return { left = left, gone = 0, lost = 0, read = 0, trust = left }
+  if how == 'trust' and known and known <= rate and count_expired() == 0 then
+    return { left = known, gone = 0, lost = 0, read = 0, trust = known }
   end
-  return count_all(left)
+  return count_all(known)
 end

@@ -8,8 +8,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::{EngineError, Micros, Outcome};
+use tidegate::{EngineError, Micros};
 
+use super::answer::{first, natural, taken};
 use super::error::{Error, TooMany};
 use super::line::Line;
 use super::names::Names;
@@ -36,6 +37,8 @@ const UNFINISHED: i64 = 4;
 impl RateLimiter {
     /// Of 1,000 entries each.
     const MOST_PARTS: u32 = 10_000;
+    /// For all parts of one answer, whatever the timeout is.
+    const LONGEST: Micros = Micros::from_millis(2_000);
 
     /// The limiter that Java has as `redisson.getRateLimiter(name)`. Nothing is asked yet.
     pub fn new(client: &Client, name: &str) -> Self {
@@ -66,20 +69,14 @@ impl RateLimiter {
 
     /// Takes `permits` if there are as many now. Asking for none takes nothing and tells what is left.
     pub async fn try_acquire(&self, permits: u32) -> Result<Taken, Error> {
-        let id = random()?;
-        let unheard = Unheard::new(self, permits, id);
-        let answer = self.ask(Ask::Take, &[permits.to_string().as_bytes(), b"take", &id]).await;
-        let answer = unheard.hear(answer)?;
-        self.see(&answer);
-        let taken = taken(permits, &answer)?;
-        if !taken.allowed() {
-            self.line.turned_away(Micros::new(natural(&answer, 3)?));
-        }
-        Ok(taken)
+        self.take(permits, Micros::MAX).await
     }
 
     /// Takes `permits`, and waits for them until `timeout` has passed; first come first served among the limiters
     /// of this name on the same [`Client`]. Answers at once when they cannot come in time.
+    ///
+    /// When there are so many entries to be counted that it takes longer than `timeout`, and than a call may take, that
+    /// is an error. What is counted by then stays so, and the next goes on from there.
     ///
     /// Dropped while it waits it takes nothing; dropped while it asks it gives back what it may have got.
     pub async fn try_acquire_for(&self, permits: u32, timeout: Duration) -> Result<Taken, Error> {
@@ -89,7 +86,7 @@ impl RateLimiter {
         let turn = match poll_fn(|cx| Poll::Ready(turn.as_mut().poll(cx))).await {
             Poll::Ready(turn) => turn,
             Poll::Pending => {
-                let look = self.look(permits).await?;
+                let look = self.look(permits, end).await?;
                 if self.again(&look) > end {
                     return Ok(look.untaken());
                 }
@@ -100,7 +97,7 @@ impl RateLimiter {
                 };
                 match race(turn, late).await {
                     Some(turn) => turn,
-                    None => return Ok(self.look(permits).await?.untaken()),
+                    None => return Ok(self.look(permits, end).await?.untaken()),
                 }
             }
         };
@@ -112,7 +109,7 @@ impl RateLimiter {
         let taken = loop {
             // Asked for before the answer, so that nothing is missed that is given back behind it.
             let released = self.line.released.notified();
-            let taken = self.try_acquire(permits).await?;
+            let taken = self.take(permits, end).await?;
             let again = self.again(&taken);
             if taken.allowed() && has_waited {
                 self.line.served(clock.elapsed());
@@ -143,17 +140,19 @@ impl RateLimiter {
         if permits == 0 {
             return Ok(0);
         }
-        let answer = self.ask(Ask::Release, &[permits.to_string().as_bytes(), &random()?]).await?;
+        let count = permits.to_string();
+        let words = [count.as_bytes(), &random()?];
+        let answer = self.ask(Ask::Release, &words, Micros::MAX).await?;
         self.see(&answer);
         let given = natural(&answer, 1)?;
         self.line.released.notify_one();
         Ok(given)
     }
 
-    /// How many permits there are now. Writes nothing, unless there are more than 1,000 entries to be counted, or somebody
-    /// has lowered the rate.
+    /// How many permits there are now. Writes nothing, unless there are more than 1,000 entries to be counted, or this
+    /// client finds a rate that it did not know and what lies there has to be put right.
     pub async fn available_permits(&self) -> Result<u64, Error> {
-        Ok(self.look(0).await?.remaining)
+        Ok(self.look(0, Micros::MAX).await?.remaining)
     }
 
     /// The rate, if there is one.
@@ -168,7 +167,7 @@ impl RateLimiter {
     /// on when it is used. False if there is none.
     pub async fn expire(&self, span: Duration) -> Result<bool, Error> {
         let ms = span.min(Rate::LONGEST).as_nanos().div_ceil(1_000_000).to_string();
-        let answer = self.ask(Ask::Expire, &[ms.as_bytes()]).await?;
+        let answer = self.ask(Ask::Expire, &[ms.as_bytes()], Micros::MAX).await?;
         Ok(first(&answer)? == 1)
     }
 
@@ -176,7 +175,7 @@ impl RateLimiter {
     /// none.
     pub async fn delete(&self) -> Result<bool, Error> {
         let answer =
-            self.client.call(self.name(), "DEL", &self.names.shared()[..], Writes::Yes).await?;
+            self.client.call(self.name(), "DEL", &self.names.keys()[..], Writes::Yes).await?;
         match answer {
             Value::Int(keys) => Ok(keys > 0),
             _ => Err(unreadable(true).into()),
@@ -189,7 +188,7 @@ impl RateLimiter {
 
     /// Takes an entry back.
     pub(super) async fn undo(&self, permits: u32, id: [u8; 16]) -> Result<(), EngineError> {
-        self.ask(Ask::Undo, &[permits.to_string().as_bytes(), &id]).await?;
+        self.ask(Ask::Undo, &[permits.to_string().as_bytes(), &id], Micros::MAX).await?;
         self.line.released.notify_one();
         Ok(())
     }
@@ -201,10 +200,25 @@ impl RateLimiter {
         }
     }
 
-    async fn look(&self, permits: u32) -> Result<Taken, Error> {
+    /// Takes `permits` if there are as many, with an answer by `end`.
+    async fn take(&self, permits: u32, end: Micros) -> Result<Taken, Error> {
+        let id = random()?;
+        let unheard = Unheard::new(self, permits, id);
+        let count = permits.to_string();
+        let answer = self.ask(Ask::Take, &[count.as_bytes(), b"take", &id], end).await;
+        let answer = unheard.hear(answer)?;
+        self.see(&answer);
+        let taken = taken(permits, &answer)?;
+        if !taken.allowed() {
+            self.line.turned_away(Micros::new(natural(&answer, 3)?));
+        }
+        Ok(taken)
+    }
+
+    async fn look(&self, permits: u32, end: Micros) -> Result<Taken, Error> {
         let count = permits.to_string();
         let words = [count.as_bytes(), b"look", &random()?];
-        let answer = self.ask(Ask::Take, &words).await?;
+        let answer = self.ask(Ask::Take, &words, end).await?;
         self.see(&answer);
         taken(permits, &answer)
     }
@@ -215,15 +229,18 @@ impl RateLimiter {
         let id = random()?;
         words.push(&id);
         words.extend(fields.iter().map(String::as_bytes));
-        let set = first(&self.ask(Ask::Configure, &words).await?)? == 1;
+        let set = first(&self.ask(Ask::Configure, &words, Micros::MAX).await?)? == 1;
         if set {
             self.line.see(rate.permits_and_interval());
         }
         Ok(set)
     }
 
-    /// Asks until there is an answer: of many entries, each call counts a part.
-    async fn ask(&self, ask: Ask, words: &[&[u8]]) -> Result<Vec<i64>, EngineError> {
+    /// Asks until there is an answer: of many entries, each call counts a part. After `end`, no other is begun, but
+    /// for as long as one call may take: a short timeout is no reason to have no answer.
+    async fn ask(&self, ask: Ask, words: &[&[u8]], end: Micros) -> Result<Vec<i64>, EngineError> {
+        let end = end.max(self.after(self.client.deadline().into()));
+        let end = end.min(self.after(Self::LONGEST));
         for _ in 0..Self::MOST_PARTS {
             let (instant, seen) = (self.client.instant(), self.line.seen());
             let seen = seen.map_or(String::new(), |(rate, interval)| format!("{rate} {interval}"));
@@ -232,6 +249,9 @@ impl RateLimiter {
             let answer = numbers(&answer)?;
             if answer.first() != Some(&UNFINISHED) {
                 return Ok(answer);
+            }
+            if self.client.clock().elapsed() >= end {
+                break;
             }
         }
         Err(EngineError::unavailable(TooMany))
@@ -245,32 +265,6 @@ impl RateLimiter {
     fn after(&self, span: Micros) -> Micros {
         self.client.clock().elapsed().saturating_add(span)
     }
-}
-
-fn taken(permits: u32, answer: &[i64]) -> Result<Taken, Error> {
-    let outcome = match first(answer)? {
-        1 => Outcome::Allow,
-        0 => Outcome::RetryAfter(Micros::new(natural(answer, 2)?)),
-        3 => return Err(Error::AboveRate { permits, rate: natural(answer, 1)? }),
-        _ => return Err(unreadable(true).into()),
-    };
-    Ok(Taken { outcome, remaining: natural(answer, 1)? })
-}
-
-/// The word with which every answer begins.
-fn first(answer: &[i64]) -> Result<i64, Error> {
-    match answer.first() {
-        Some(2) => Err(Error::NotInitialized),
-        Some(first) => Ok(*first),
-        None => Err(unreadable(true).into()),
-    }
-}
-
-/// What comes with it at `place`, if it is that of a limiter that there is.
-fn natural(answer: &[i64], place: usize) -> Result<u64, Error> {
-    first(answer)?;
-    let number = answer.get(place).and_then(|number| u64::try_from(*number).ok());
-    number.ok_or_else(|| unreadable(true).into())
 }
 
 /// An id for an entry, of as many bytes as Redisson's.

@@ -26,12 +26,6 @@ impl Names {
     pub(super) fn keys(&self) -> [&str; 7] {
         self.keys.each_ref().map(String::as_str)
     }
-
-    /// Those that Redisson has as well. What is counted means nothing without them, and soon ends by itself.
-    pub(super) fn shared(&self) -> [&str; 5] {
-        let [config, value, own_value, permits, own_permits, ..] = self.keys();
-        [config, value, own_value, permits, own_permits]
-    }
 }
 
 /// In the same slot of a Cluster as `name`: what stands in braces decides on that, or all of it.
@@ -49,7 +43,8 @@ mod tests {
 
     #[test]
     fn the_keys_are_those_of_redisson() {
-        let keys = |name| Names::new(name, "c-1").shared().map(ToOwned::to_owned);
+        // The last two are ours.
+        let keys = |name| Names::new(name, "c-1").keys[..5].to_vec();
         let plain = ["a", "{a}:value", "{a}:value:c-1", "{a}:permits", "{a}:permits:c-1"];
         assert_eq!(keys("a"), plain);
         let tagged = ["a{b}", "a{b}:value", "a{b}:value:c-1", "a{b}:permits", "a{b}:permits:c-1"];

@@ -6,11 +6,14 @@ use tidegate::{Limit, Limiter};
 use tidegate_redis::Redis;
 use tidegate_redis::redisson::{Mode, Rate, RateLimiter};
 
-use crate::lab::{NAME, PATIENCE, client, say};
+use crate::lab::{Lab, NAME, PATIENCE, client, overall, say};
 use crate::server::Server;
 
 const PERMITS: u64 = 1_000;
 const CALLS: u32 = 100;
+
+/// A line of Redis's slow log: its number, when, the us that it took, the words, and by whom.
+type Slow = (u64, u64, u64, Vec<Vec<u8>>, String, String);
 
 #[tokio::test]
 async fn what_a_limiter_costs_for_a_thousand_permits() {
@@ -58,6 +61,38 @@ async fn what_a_limiter_costs_for_a_thousand_permits() {
     }
     // The whole set is read when one of a thousand goes. Many times that would be too long for a script.
     assert!(taken < 20_000.0 && denied < 20_000.0);
+}
+
+/// The longest that anybody else waits in Redis for a script, by its own slow log.
+#[tokio::test]
+async fn the_longest_script_of_many_entries() {
+    let mut longest = 0;
+    for (entries, expired_ms) in [(1_000, 0), (1_000, 500), (20_000, 0), (20_000, 500)] {
+        let lab = Lab::with_rate(entries).await;
+        lab.fill(entries, 1, 9_000, entries / 1_000);
+        lab.set_left(0);
+        let all = u32::try_from(entries).unwrap();
+        lab.take_at(9_999, all).await;
+        lab.server.cli(&["CONFIG", "SET", "slowlog-max-len", "10000"]);
+        lab.server.cli(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+        lab.take_at(9_999 + expired_ms, all).await;
+        lab.limiter.release(all).await.unwrap();
+        assert!(lab.limiter.update_rate(overall(entries / 2)).await.unwrap());
+        lab.take_at(9_999 + expired_ms, all / 2).await;
+        let client = redis::Client::open(lab.server.url()).unwrap();
+        let log: Vec<Slow> = redis::cmd("SLOWLOG")
+            .arg("GET")
+            .arg(-1)
+            .query(&mut client.get_connection().unwrap())
+            .unwrap();
+        let scripts = log.iter().filter(|entry| entry.3[0].eq_ignore_ascii_case(b"evalsha"));
+        let took = scripts.map(|entry| entry.2).max().unwrap();
+        say(&format!(
+            "{entries} entries, {expired_ms} ms of them expired: no script above {took} us"
+        ));
+        longest = longest.max(took);
+    }
+    assert!(longest < 200_000, "{longest} us");
 }
 
 /// What all keys take in Redis's memory.

@@ -98,3 +98,36 @@ async fn a_denial_leaves_an_end_that_was_set_as_it_is() {
     }
     assert_eq!(lab.changes(), before);
 }
+
+#[tokio::test]
+async fn a_look_at_a_limiter_that_nobody_has_used_writes_nothing() {
+    let mut lab = Lab::with_rate(5).await;
+    lab.forget();
+    let before = lab.changes();
+    assert_eq!((lab.left().await, lab.changes()), (5, before));
+    assert_eq!(lab.server.cli(&["KEYS", "*"]), NAME);
+}
+
+/// How far many entries are counted belongs to the limiter.
+#[tokio::test]
+async fn what_is_counted_goes_with_the_rest() {
+    const COUNT: &str = "{orders}:permits:count";
+    let lab = Lab::with_rate(5_000).await;
+    // All but one part of it has yet to be counted, so that it has no end of its own.
+    let begin = || {
+        lab.fill(3_000, 1, 9_500, 10);
+        let take = include_str!("../../lua/redisson/take.lua");
+        assert_eq!(lab.part(take, 10_000, &["1", "take", "an id"]), "4");
+        assert_eq!(lab.server.cli(&["PTTL", COUNT]), "-1");
+    };
+    begin();
+    assert!(lab.limiter.expire(MINUTE).await.unwrap());
+    let end: i64 = lab.server.cli(&["PTTL", COUNT]).parse().unwrap();
+    assert!((1..=60_000).contains(&end), "{end}");
+    lab.limiter.set_rate(overall(5_000)).await.unwrap();
+    assert_eq!(lab.server.cli(&["EXISTS", COUNT]), "0");
+    lab.server.cli(&["PERSIST", NAME]);
+    begin();
+    assert!(lab.limiter.delete().await.unwrap());
+    assert_eq!(lab.server.cli(&["KEYS", "*"]), "");
+}

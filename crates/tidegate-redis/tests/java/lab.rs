@@ -41,6 +41,14 @@ impl Lab {
         lab
     }
 
+    /// One of so many permits in ten minutes, in which what Redis keeps for an interval lasts for the test.
+    pub(crate) async fn with_slow_rate(permits: u64) -> Self {
+        let lab = Self::new();
+        let rate = Rate::new(Mode::Overall, permits, Duration::from_secs(600)).unwrap();
+        assert!(lab.limiter.try_set_rate(rate).await.unwrap());
+        lab
+    }
+
     pub(crate) fn at_ms(&self, ms: u64) {
         self.clock.set(Micros::from_millis(ms));
     }

@@ -7,7 +7,7 @@ use tidegate_redis::spring::{self, Bucket};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::Cluster;
-use crate::lab::{NAME, PATIENCE, client, overall};
+use crate::lab::{NAME, PATIENCE, client};
 use crate::race::race_in_a_cluster;
 use crate::sentinel::Watched;
 use crate::server::Server;
@@ -22,8 +22,9 @@ async fn the_user_of_the_page_may_do_all_that_is_needed() {
     }
     let client = client(&format!("redis://shared:change-me@127.0.0.1:{}", server.port()));
     let limiter = RateLimiter::new(&client, NAME);
-    let minute = Duration::from_secs(60);
-    for rate in [overall(5).keep_alive(minute).unwrap(), overall(10), overall(5)] {
+    let hour = Duration::from_secs(3_600);
+    let hourly = |permits| Rate::new(Mode::Overall, permits, hour).unwrap();
+    for rate in [hourly(5).keep_alive(2 * hour).unwrap(), hourly(10), hourly(5)] {
         limiter.try_set_rate(rate).await.unwrap();
         limiter.acquire(2).await.unwrap();
         limiter.update_rate(rate).await.unwrap();
@@ -32,16 +33,16 @@ async fn the_user_of_the_page_may_do_all_that_is_needed() {
         limiter.acquire(3).await.unwrap();
         // An entry is cut, and another is lost.
         assert_eq!(limiter.release(1).await.unwrap(), 1);
-        limiter.update_rate(overall(1)).await.unwrap();
+        limiter.update_rate(hourly(1)).await.unwrap();
         server.cli(&["DEL", "{orders}:permits"]);
         assert!(!limiter.try_acquire(1).await.unwrap().allowed());
-        assert_eq!(limiter.config().await.unwrap(), Some(overall(1)));
-        assert!(limiter.expire(minute).await.unwrap());
+        assert_eq!(limiter.config().await.unwrap(), Some(hourly(1)));
+        assert!(limiter.expire(hour).await.unwrap());
         limiter.available_permits().await.unwrap();
         assert!(limiter.delete().await.unwrap());
     }
     // More than are looked at in one call, some of them lost; and one of which nobody hears.
-    limiter.set_rate(overall(10_000)).await.unwrap();
+    limiter.set_rate(hourly(10_000)).await.unwrap();
     let fill = "for i = 1, 3000 do redis.call('ZADD', '{orders}:permits', i, struct.pack('Bc0I', 2, 'id', i)) end \
                 return redis.call('SET', '{orders}:value', 0)";
     server.cli(&["EVAL", fill, "0"]);
