@@ -12,7 +12,7 @@
 //!   running. [`active`]: what is in force. [`changes`]: what another reading has changed. [`watch`]: reading it again. [`store`]: where counts are
 //!   kept.
 //! - `unfinished`: how much is kept of requests that are not all there yet.
-//! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations. [`bench`]: how fast a target answers.
+//! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations. [`mod@bench`]: how fast a target answers.
 //! - [`metrics`], [`hottest`], [`live`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
 
 pub mod active;

@@ -123,7 +123,8 @@ mod tests {
         assert_eq!(one.until.as_deref(), Some("2023-11-14T23:13:20Z"));
         let later = NOW.saturating_add(Micros::from_secs(3_600));
         assert!(of_key(&rule, &["10.0.0.1".into()], later).is_none());
-        read("9/s").put_into(&mut rule, None, &["10.0.0.3".into()], later);
+        let ours = Override::read("9/s", "1h", later).unwrap();
+        ours.put_into(&mut rule, None, &["10.0.0.3".into()], later);
         assert_eq!(rule.overrides.len(), 1, "those that have ended go");
         remove(&mut rule, None, &["10.0.0.3".into()]);
         assert!(rule.overrides.is_empty());
