@@ -25,9 +25,7 @@ impl Browser {
     pub(crate) fn start() -> Option<Self> {
         let (chromium, driver) = (found("chromium"), found("chromedriver"));
         let Some((chromium, driver)) = chromium.zip(driver) else {
-            let line = "skipped: in a real browser: chromium and chromium-driver are not installed";
-            let mut stderr = std::io::stderr().lock();
-            writeln!(stderr, "{line}").expect("standard error");
+            skipped("chromium and chromium-driver are not installed");
             return None;
         };
         let mut command = Command::new(driver);
@@ -60,8 +58,14 @@ impl Browser {
             "goog:chromeOptions": { "args": arguments, "binary": chromium },
             "goog:loggingPrefs": { "browser": "ALL" },
         } } });
-        let session = browser.call("POST", "/session", &wanted);
-        browser.session = session["sessionId"].as_str().expect("a session").to_string();
+        // One that is installed and does not start, for want of memory or of a library, says nothing about the pages.
+        let answer = browser.try_call("POST", "/session", &wanted);
+        let session = answer.as_ref().and_then(|(_, answer)| answer["value"]["sessionId"].as_str());
+        let Some(session) = session else {
+            skipped(&format!("chromium does not start: {answer:?}"));
+            return None;
+        };
+        browser.session = session.to_string();
         Some(browser)
     }
 
@@ -153,6 +157,11 @@ impl Drop for Browser {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
+}
+
+fn skipped(why: &str) {
+    let mut stderr = std::io::stderr().lock();
+    writeln!(stderr, "skipped: in a real browser: {why}").expect("standard error");
 }
 
 /// Where a program is, if it is there.
