@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tidegate::Micros;
 
+pub(super) use crate::plot::words::number as grouped;
+
 /// A block for each count, as high as it is beside the largest. Only none at all has none.
 pub(super) fn blocks(counts: &[u64]) -> String {
     const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -56,19 +58,6 @@ impl<const N: usize> Table<N> {
 /// Nothing where there is none.
 pub(super) fn number(count: u64) -> String {
     if count == 0 { String::new() } else { grouped(count) }
-}
-
-/// `1,234,567`
-pub(super) fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 pub(super) fn percent(part: u64, of: u64) -> String {

@@ -266,6 +266,23 @@ fn a_hostile_key_is_text_everywhere() {
     }
 }
 
+/// Two parts look like one with a bar in it, which is another key.
+#[test]
+fn what_is_left_is_told_of_no_other_key() {
+    let server = server(&[]);
+    for key in [json!("one"), json!(["one", "two"])] {
+        server.post("/v1/check", &json!({ "rule": "login", "key": key }));
+    }
+    let keys = wait_until(|| {
+        let page = server.get("/").body;
+        let section = page.split("id=\"keys\"").nth(1)?.split("</section>").next()?.to_string();
+        (section.contains("one|two") && section.contains("of 5")).then_some(section)
+    });
+    let keys = keys.expect("both keys");
+    let row = keys.split("<tr").find(|row| row.contains("one|two")).unwrap();
+    assert!(!row.contains("of 5"), "{row}");
+}
+
 #[test]
 fn numbers_move_while_somebody_looks() {
     let server = server(&[]);

@@ -1,6 +1,7 @@
 //! Numbers and spans, short enough for a column.
 
 use crate::live::Snapshot;
+pub(super) use crate::plot::words::number as count;
 
 /// Everything in one line.
 pub(super) fn line(seen: &Snapshot) -> String {
@@ -38,19 +39,6 @@ pub(super) fn rate(rate: f64) -> String {
         ..1e9 => format!("{:.1}M", rate / 1e6),
         _ => format!("{:.1}G", rate / 1e9),
     }
-}
-
-/// A number with its thousands apart.
-pub(super) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 pub(super) fn bytes(bytes: u64) -> String {

@@ -54,7 +54,10 @@ fn parts<'h>(active: &Active, hot: &'h HotKey) -> Option<Vec<&'h str>> {
     if hot.key.len() + 4 > Hottest::MAX_KEY_LEN || hot.key.contains('\\') {
         return None;
     }
+    let is_joined = hot.key.contains(Hottest::SEPARATOR);
     match rule.key().len() {
+        // Whoever names a rule may give it more parts than it has.
+        0 | 1 if is_joined => None,
         0 => Some(if hot.key.is_empty() { Vec::new() } else { vec![&hot.key] }),
         1 => Some(vec![&hot.key]),
         count => {
