@@ -14,7 +14,7 @@ use crate::invalid::{InvalidLimit, Part};
 use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;
-use crate::{Micros, Moment};
+use crate::{Micros, Moment, Verdict, Wait};
 
 /// A bucket's numbers, derived from `count` per `period` and a capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct Bucket {
     /// Permits that fit.
     pub(crate) size: u64,
     pub(crate) queue: bool,
+    /// It counts microseconds and is not a queue, as most.
+    is_plain: bool,
 }
 
 /// How full a bucket was, and when.
@@ -70,34 +72,88 @@ impl Bucket {
             let capacity = size.checked_mul(permit).filter(|&units| units < Self::MAX_UNITS)?;
             // A tick that drains more than the bucket and its debt can hold just empties it.
             let drain = u64::try_from(drain.min(u128::from(2 * capacity + 1))).ok()?;
-            Some(Self { tick, permit, drain, size, queue })
+            Some(Self { tick, permit, drain, size, queue, is_plain: tick == Tick::Micro && !queue })
         })
     }
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.size * self.permit
     }
 
+    #[inline]
     fn units_of(&self, permits: u64) -> u64 {
         permits.min(2 * self.size) * self.permit
     }
 
-    fn level(&self, state: &Level, tick: u64) -> u64 {
-        state.units.saturating_sub(tick.saturating_sub(state.at).saturating_mul(self.drain))
+    /// What is left at `tick` of so many units that drain from `at` on.
+    #[inline]
+    fn level(&self, units: u64, at: u64, tick: u64) -> u64 {
+        let ticks = tick.saturating_sub(at);
+        // Most buckets drain one unit per tick, and need no multiplication.
+        let drained = if self.drain == 1 { ticks } else { ticks.saturating_mul(self.drain) };
+        units.saturating_sub(drained)
+    }
+
+    fn level_at(&self, state: &Level, at: &Moment) -> u64 {
+        self.level(state.units, state.at, self.tick.floor(at.now()))
+    }
+
+    /// How many ticks it takes to drain so many units.
+    #[inline]
+    fn ticks_for(&self, units: u64) -> u64 {
+        // Nor a division.
+        if self.drain <= 1 { units } else { units.div_ceil(self.drain) }
     }
 
     /// The span until the bucket is down to `units`, which it is not now.
+    #[inline]
     fn until(&self, state: &Level, units: u64, now: Micros) -> Micros {
-        let units = state.units.saturating_sub(units);
-        // Most buckets drain one unit per tick, and need no division.
-        let ticks = if self.drain <= 1 { units } else { units.div_ceil(self.drain) };
-        self.tick.until(state.at + ticks, now)
+        self.tick.until(state.at + self.ticks_for(state.units.saturating_sub(units)), now)
+    }
+
+    /// Looks at a level and adds what fits, in one go and with little to reckon: for a bucket that counts
+    /// microseconds and is not a queue, a state that is not ahead of the clock, and a cost that could ever
+    /// fit. `None` for all others.
+    #[inline(always)]
+    pub(crate) fn decide_plainly(
+        &self,
+        [units, at]: [u64; 2],
+        now: Micros,
+        cost: u64,
+    ) -> Option<(Verdict, [u64; 2])> {
+        let tick = now.get();
+        if !self.is_plain || at > tick + 1 || cost.wrapping_sub(1) >= self.size {
+            return None;
+        }
+        let level = self.level(units, at, tick);
+        let filled = level + cost * self.permit;
+        let allowed = filled <= self.capacity();
+        let (level, left, retry_after) = if allowed {
+            (filled, [filled, at.max(tick)], Wait::NONE)
+        } else {
+            // What is there and was not allowed to be added, less what there is room for.
+            let over = units + cost * self.permit - self.capacity();
+            let wait = Micros::new((at + self.ticks_for(over)).saturating_sub(tick));
+            (level, [units, at], Wait::For(wait))
+        };
+        let used = level.div_ceil(self.permit);
+        let empty_at = left[1] + self.ticks_for(left[0]);
+        let verdict = Verdict {
+            allowed,
+            retry_after,
+            delay: Micros::ZERO,
+            limit: self.size,
+            remaining: self.size.saturating_sub(used),
+            reset_after: Micros::new(empty_at.saturating_sub(tick)),
+        };
+        Some((verdict, left))
     }
 
     /// The same consumption in this bucket's units, rounded up and at most its capacity.
     pub(crate) fn carry(&self, old: &Self, state: &Level, at: &Moment) -> Option<Level> {
         let tick = old.tick.floor(at.now());
-        let units = u128::from(old.level(state, tick)) * u128::from(self.permit);
+        let units = u128::from(old.level(state.units, state.at, tick)) * u128::from(self.permit);
         let units = u64::try_from(units.div_ceil(u128::from(old.permit))).unwrap_or(u64::MAX);
         let units = units.min(self.capacity());
         // Nothing is added, so the drain that was under way goes on.
@@ -126,18 +182,18 @@ impl Arithmetic for Bucket {
     state_is!(Level as Level);
 
     fn used(&self, state: &Level, at: &Moment) -> u64 {
-        self.level(state, self.tick.floor(at.now())).div_ceil(self.permit)
+        self.level_at(state, at).div_ceil(self.permit)
     }
 
     /// The same without a division.
     fn fits(&self, state: &Level, at: &Moment, permits: u64, _capacity: u64) -> bool {
-        let level = self.level(state, self.tick.floor(at.now()));
+        let level = self.level_at(state, at);
         permits <= self.size && level <= self.capacity() - self.units_of(permits)
     }
 
     fn wait(&self, state: &Level, at: &Moment, permits: u64) -> Micros {
         let room_at = self.capacity() - self.units_of(permits);
-        if self.level(state, self.tick.floor(at.now())) <= room_at {
+        if self.level_at(state, at) <= room_at {
             return Micros::ZERO;
         }
         self.until(state, room_at, at.now())
@@ -160,7 +216,7 @@ impl Arithmetic for Bucket {
     ) -> Option<Level> {
         let tick = self.tick.floor(at.now());
         let (level, drains_from) = match &state {
-            Some(state) => (self.level(state, tick), state.at),
+            Some(state) => (self.level(state.units, state.at, tick), state.at),
             None => (0, 0),
         };
         let begun = if level < self.drain { self.tick.ceil(at.now()) } else { tick };
@@ -169,7 +225,7 @@ impl Arithmetic for Bucket {
     }
 
     fn refund(&self, state: Level, at: &Moment, permits: u64) -> (Option<Level>, u64) {
-        let level = self.level(&state, self.tick.floor(at.now()));
+        let level = self.level_at(&state, at);
         let most = if self.queue { level.min(state.last) } else { level };
         let given = self.units_of(permits).min(most);
         let left =
@@ -186,10 +242,12 @@ impl Arithmetic for Bucket {
         state.at = self.tick.ceil(at.now());
     }
 
+    #[inline]
     fn pack(&self, state: &Level) -> Option<Packed> {
         Packed::new([state.units, state.at])
     }
 
+    #[inline]
     fn unpack(&self, packed: Packed) -> Option<Level> {
         let [units, at] = packed.numbers();
         Some(Level { units, at, last: 0 })

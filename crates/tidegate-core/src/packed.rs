@@ -14,11 +14,13 @@ impl Packed {
     pub const BITS: u32 = 53;
 
     /// These numbers, unless one of them is too large.
+    #[inline]
     pub fn new(numbers: [u64; 2]) -> Option<Self> {
-        numbers.iter().all(|number| number >> Self::BITS == 0).then_some(Self(numbers))
+        ((numbers[0] | numbers[1]) >> Self::BITS == 0).then_some(Self(numbers))
     }
 
     /// The numbers.
+    #[inline]
     pub const fn numbers(self) -> [u64; 2] {
         self.0
     }
@@ -59,7 +61,6 @@ impl Limit {
     /// `None` if what is left behind cannot be packed; then nothing was decided.
     ///
     /// What is left behind is to be kept even if it was denied: the clock may have stepped back.
-    #[inline(always)]
     pub fn decide(
         &self,
         state: Option<Packed>,
@@ -68,6 +69,21 @@ impl Limit {
     ) -> Option<(Verdict, Option<Packed>)> {
         let capacity = self.capacity();
         with_packed!(&self.shape, a => decide(a, capacity, state, at, cost.get()))
+    }
+
+    /// [`decide`](Self::decide) about a state that is there and a cost that is not nothing, by a bucket that
+    /// counts microseconds: what most checks are, and small enough to be compiled into its caller. `None`
+    /// where it is not that simple; then nothing was decided.
+    #[inline(always)]
+    pub fn decide_plainly(
+        &self,
+        state: Packed,
+        now: Micros,
+        cost: Cost,
+    ) -> Option<(Verdict, Packed)> {
+        let Shape::Bucket(bucket) = &self.shape else { return None };
+        let (verdict, left) = bucket.decide_plainly(state.numbers(), now, cost.get())?;
+        Some((verdict, Packed::new(left)?))
     }
 }
 
@@ -79,7 +95,6 @@ fn unpack<A: Arithmetic>(algorithm: &A, packed: Packed) -> Option<State> {
     algorithm.unpack(packed).map(A::wrap)
 }
 
-#[inline(always)]
 fn decide<A: Arithmetic>(
     algorithm: &A,
     capacity: u64,

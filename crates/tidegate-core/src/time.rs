@@ -132,9 +132,14 @@ impl Tick {
     }
 
     /// The span from `now` until tick number `tick` begins.
-    pub(crate) fn until(self, tick: u64, now: Micros) -> Micros {
-        let instant = u128::from(tick) * u128::from(self.span().get());
-        Micros::saturating_from(instant.saturating_sub(u128::from(now.get())))
+    #[inline]
+    pub(crate) const fn until(self, tick: u64, now: Micros) -> Micros {
+        let instant = match self {
+            Self::Micro => tick,
+            Self::Milli => tick.saturating_mul(1_000),
+            Self::Second => tick.saturating_mul(1_000_000),
+        };
+        Micros::new(instant.saturating_sub(now.get()))
     }
 }
 

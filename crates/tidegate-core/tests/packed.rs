@@ -35,16 +35,19 @@ fn one_step_on_two_numbers_decides_as_look_and_charge_do() {
             None => assert!(!spec.limit().unwrap().packs(), "{spec:?}"),
         }
     }
-    for (kind, Count { decisions, denied, steps_back, unpackable }) in &counts {
+    for (kind, Count { decisions, denied, steps_back, unpackable, plain }) in &counts {
         say(&format!(
             "packed = look and charge: {kind}: {decisions} decisions, {denied} denials, \
-             {steps_back} steps back, {unpackable} that do not fit, 0 mismatches"
+             {steps_back} steps back, {unpackable} that do not fit, {plain} decided plainly too, \
+             0 mismatches"
         ));
         assert!(
             *denied > decisions / 100 && *steps_back > decisions / 100,
             "{kind} says too little"
         );
     }
+    let buckets = ["token-bucket", "leaky-bucket"].map(|kind| &counts[kind]);
+    assert!(buckets.iter().all(|count| count.plain > count.decisions / 4), "{buckets:?}");
     let approximate = counts.remove("sliding-window approximate").unwrap();
     assert!(approximate.unpackable > 0, "no count was too large");
     assert!(counts.values().all(|count| count.unpackable == 0), "{counts:?}");
@@ -117,6 +120,8 @@ struct Count {
     denied: u64,
     steps_back: u64,
     unpackable: u64,
+    /// Decided by `decide_plainly` as well.
+    plain: u64,
 }
 
 /// One limit on one key, kept in both ways.
@@ -179,6 +184,12 @@ impl Trace {
         count.unpackable += u64::from(said.is_none());
         let expects = self.packed.map(|packed| (expected, packed));
         assert_eq!(said, expects, "cost {cost:?} on {before:?} at {at:?}: {self:?}");
+        let plainly = before.and_then(|state| self.limit.decide_plainly(state, at.now(), cost));
+        if let Some((verdict, left)) = plainly {
+            count.plain += 1;
+            let plainly = Some((verdict, Some(left)));
+            assert_eq!(plainly, said, "plainly, {cost:?} on {before:?} at {at:?}: {self:?}");
+        }
         expected
     }
 

@@ -34,6 +34,7 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Micros {
         Counter::get().now()
     }

@@ -7,33 +7,101 @@ use crate::Key;
 
 /// Stands for a state and a key in the memory of this process.
 ///
-/// It is a sum of the words of both, each times a random number of 128 bits of its own that is drawn
-/// when the process starts; the upper half of the sum is taken. Of that it is proven that any two
-/// different inputs have the same fingerprint with a chance of at most 2^-64, whoever
-/// has chosen them, as long as the numbers are not known; and nothing that depends on them is ever
-/// shown but whether two keys share a count. Lengths are words too, so that inputs of different
-/// lengths differ in one of them. A state comes as a tag that was made in the same way, of numbers of its
-/// own: two keys of different states meet with a chance of at most 2^-63.
+/// The bytes of a key are taken in pairs of words: each word is added to a random number of its own, and
+/// the products of the pairs are added up to 128 bits, and the length of the key to that. Of such sums (NH,
+/// the hash of UMAC) it is proven that those of two different keys are the same with a chance of at most
+/// 2^-63. The halves of the sum and a tag for the state are then multiplied by random numbers of 128 bits and
+/// added up, and the upper half is taken: it differs wherever one of them does, but for a chance of 2^-64. The
+/// tag was made like that too. So any two different inputs have the same fingerprint with a chance of at
+/// most 2^-62, whoever has chosen them, as long as the numbers are not known. They are drawn when the process
+/// starts, and nothing that depends on them is ever shown but whether two keys share a count.
 ///
 /// Keys that are numbered in a row would lie in a pattern, so the bits are mixed in the end, by steps
 /// that can be undone: what was different stays so.
-#[inline]
+#[inline(always)]
 pub(crate) fn fingerprint(state: StateTag, key: Key<'_>) -> u64 {
-    let mut sum = Sum::new(&drawn().keys);
-    sum.add(state.0);
     match key.only() {
-        Some(part) => sum.add_bytes(part),
-        None => {
-            sum.add(SEVERAL | key.parts().count() as u64);
-            key.parts().for_each(|part| sum.add_bytes(part));
-        }
+        Some(part) => fingerprint_of(state, part),
+        None => fingerprint_of_several(state, key),
     }
-    sum.mixed_upper_half()
+}
+
+/// Of a key of one part.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+pub(crate) fn fingerprint_of(state: StateTag, part: &[u8]) -> u64 {
+    let drawn = drawn();
+    let pairs = sum_of_pairs(&drawn.pairs, part).wrapping_add(part.len() as u128);
+    let [_, _, low, high, ..] = &drawn.keys;
+    let low = low.wrapping_mul(u128::from(pairs as u64));
+    let high = high.wrapping_mul(pairs >> 64);
+    mixed_upper_half(state.sum.wrapping_add(low).wrapping_add(high))
+}
+
+/// The last pair may repeat bytes of the one before: two keys of one length still differ in a word.
+#[inline(always)]
+fn sum_of_pairs(numbers: &[[u64; 2]; PAIRS], bytes: &[u8]) -> u128 {
+    let [last, others @ ..] = numbers;
+    let product = |pair: [u64; 2], numbers: &[u64; 2]| {
+        let factor = |i: usize| u128::from(pair[i].wrapping_add(numbers[i]));
+        factor(0).wrapping_mul(factor(1))
+    };
+    let (chunks, rest) = bytes.as_chunks::<16>();
+    let mut sum = 0_u128;
+    for (chunk, numbers) in chunks.iter().zip(others) {
+        sum = sum.wrapping_add(product(halves(chunk), numbers));
+    }
+    if !rest.is_empty() {
+        let pair = match (bytes.last_chunk::<16>(), bytes.first_chunk(), bytes.last_chunk()) {
+            (Some(chunk), ..) => halves(chunk),
+            (_, Some(first), Some(end)) => [u64::from_le_bytes(*first), u64::from_le_bytes(*end)],
+            _ => [short_word(bytes), 0],
+        };
+        sum = sum.wrapping_add(product(pair, last));
+    }
+    sum
+}
+
+#[inline(always)]
+fn halves(chunk: &[u8; 16]) -> [u64; 2] {
+    let (words, _) = chunk.as_chunks::<8>();
+    [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
+}
+
+/// A word of fewer than eight bytes.
+#[inline(always)]
+fn short_word(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>(), bytes) {
+        (Some(first), Some(last), _) => {
+            u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+        }
+        (_, _, [first, .., last]) => {
+            let middle = bytes[bytes.len() / 2];
+            u64::from(u32::from_le_bytes([*first, middle, *last, 0]))
+        }
+        (_, _, [only]) => u64::from(*only),
+        _ => 0,
+    }
+}
+
+/// Each word is multiplied by a number of its own: the number of parts, and of each part its length and its
+/// bytes.
+#[inline(never)]
+fn fingerprint_of_several(state: StateTag, key: Key<'_>) -> u64 {
+    // The factors of a key of one part stay out of it: here they are multiplied by nothing.
+    let mut sum = Sum { sum: state.sum, factors: drawn().keys[4..].iter() };
+    sum.add(SEVERAL | key.parts().count() as u64);
+    key.parts().for_each(|part| sum.add_bytes(part));
+    mixed_upper_half(sum.sum)
 }
 
 /// Stands for the name of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct StateTag(u64);
+pub(crate) struct StateTag {
+    bits: u64,
+    /// The sum of a key's words as it begins: with the tag.
+    sum: u128,
+}
 
 impl StateTag {
     pub(crate) fn new(state: &str) -> Self {
@@ -45,24 +113,30 @@ impl StateTag {
             static HASHER: OnceLock<RandomState> = OnceLock::new();
             sum.add(HASHER.get_or_init(RandomState::new).hash_one(rest));
         }
-        Self(sum.mixed_upper_half())
+        let bits = mixed_upper_half(sum.sum);
+        let mut sum = Sum::new(&drawn().keys);
+        sum.add(bits);
+        Self { bits, sum: sum.sum }
     }
 
     /// Bits to tell states apart by, most of the time.
     pub(crate) fn bits(self) -> u64 {
-        self.0
+        self.bits
     }
 }
 
-/// Odd numbers with half of their bits set, at random.
-const MIXERS: [u64; 2] = [0x9fb2_1c65_1e98_df25, 0xd6e8_feb8_6659_fd93];
+/// An odd number with half of its bits set, at random.
+const MIXER: u64 = 0x9fb2_1c65_1e98_df25;
+
+/// As many as the longest key has, and one for what is left over.
+const PAIRS: usize = Key::MAX_LEN / 16 + 1;
 
 /// Marks the word that tells how many parts there are: no length of a part is as large.
 const SEVERAL: u64 = 1 << 63;
 
 /// One factor for each word that can come: the state, the number of parts, and for each part its
 /// length and its bytes, of which the last word may be half empty.
-const FACTORS: usize = 2 + Key::MAX_LEN / 8 + 2 * Key::MAX_PARTS + 1;
+const FACTORS: usize = 4 + Key::MAX_LEN / 8 + 2 * Key::MAX_PARTS + 1;
 
 struct Sum {
     factors: std::slice::Iter<'static, u128>,
@@ -94,36 +168,42 @@ impl Sum {
             self.add(u64::from_le_bytes(word));
         }
     }
+}
 
-    #[inline(always)]
-    fn mixed_upper_half(self) -> u64 {
-        let half = (self.sum >> 64) as u64;
-        let half = (half ^ half >> 32).wrapping_mul(MIXERS[0]);
-        let half = (half ^ half >> 29).wrapping_mul(MIXERS[1]);
-        half ^ half >> 32
-    }
+#[inline(always)]
+fn mixed_upper_half(sum: u128) -> u64 {
+    let half = (sum >> 64) as u64;
+    let half = (half ^ half >> 32).wrapping_mul(MIXER);
+    half ^ half >> 32
 }
 
 /// The random numbers of this process.
 struct Drawn {
     keys: [u128; FACTORS],
     states: [u128; FACTORS],
+    pairs: [[u64; 2]; PAIRS],
 }
 
 #[inline(always)]
 fn drawn() -> &'static Drawn {
     static DRAWN: OnceLock<Box<Drawn>> = OnceLock::new();
-    DRAWN.get_or_init(|| Box::new(Drawn { keys: draw(), states: draw() }))
+    DRAWN.get_or_init(|| {
+        Box::new(Drawn {
+            keys: draw().map(u128::from_ne_bytes),
+            states: draw().map(u128::from_ne_bytes),
+            pairs: draw().map(|chunk| halves(&chunk)),
+        })
+    })
 }
 
-fn draw() -> [u128; FACTORS] {
-    let mut bytes = [[0; 16]; FACTORS];
+fn draw<const COUNT: usize>() -> [[u8; 16]; COUNT] {
+    let mut bytes = [[0; 16]; COUNT];
     // Without the system's random numbers, those of the standard library's maps have to do.
     if getrandom::fill(bytes.as_flattened_mut()).is_err() {
         let half = |bytes: &mut [u8; 8]| *bytes = RandomState::new().hash_one(0).to_ne_bytes();
         bytes.as_flattened_mut().as_chunks_mut().0.iter_mut().for_each(half);
     }
-    bytes.map(u128::from_ne_bytes)
+    bytes
 }
 
 #[cfg(test)]
@@ -150,7 +230,7 @@ mod tests {
         }
         assert_eq!(fingerprint(a, Key::of(&["x"])), fingerprint(a, Key::from("x")));
         let states = [&*long, &format!("{long}x"), &format!("{long}y"), &format!("{long}xx")];
-        let tags: HashSet<u64> = states.iter().map(|state| StateTag::new(state).0).collect();
+        let tags: HashSet<u64> = states.iter().map(|state| StateTag::new(state).bits).collect();
         assert_eq!(tags.len(), states.len());
     }
 

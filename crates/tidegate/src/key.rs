@@ -27,7 +27,16 @@ impl<'a> Key<'a> {
         Self(Parts::Texts(parts))
     }
 
-    /// The part, if there is but one and it was given as such.
+    /// The part of a key that was given as a single one.
+    #[inline]
+    pub(crate) fn single(&self) -> Option<&'a [u8]> {
+        match self.0 {
+            Parts::One(part) => Some(part),
+            Parts::Texts(_) | Parts::Strings(_) => None,
+        }
+    }
+
+    /// The part, if there is but one.
     pub(crate) fn only(&self) -> Option<&'a [u8]> {
         match self.0 {
             Parts::One(part) => Some(part),
@@ -64,6 +73,7 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> From<&'a str> for Key<'a> {
+    #[inline]
     fn from(part: &'a str) -> Self {
         Self(Parts::One(part.as_bytes()))
     }
@@ -76,6 +86,7 @@ impl<'a> From<&'a String> for Key<'a> {
 }
 
 impl<'a> From<&'a [u8]> for Key<'a> {
+    #[inline]
     fn from(part: &'a [u8]) -> Self {
         Self(Parts::One(part))
     }

@@ -420,12 +420,20 @@ impl RuleLimit {
     }
 
     /// The instant with the calendar window around it, if the limit wants one.
+    #[inline]
     pub fn moment(&self, now: Micros) -> Moment {
-        let in_zone = self.limit.calendar().is_some_and(|(_, zone)| zone.is_some());
         match &self.calendar {
-            Some(Zone::Known(calendar)) if in_zone => calendar.moment(now),
+            None => Moment::new(now),
+            Some(zone) => self.moment_in(zone, now),
+        }
+    }
+
+    fn moment_in(&self, zone: &Zone, now: Micros) -> Moment {
+        let in_zone = self.limit.calendar().is_some_and(|(_, zone)| zone.is_some());
+        match zone {
+            Zone::Known(calendar) if in_zone => calendar.moment(now),
             // The arithmetic knows UTC by itself, and the windows to come as well.
-            _ => Moment::new(now),
+            Zone::Known(_) | Zone::Unknown(_) => Moment::new(now),
         }
     }
 

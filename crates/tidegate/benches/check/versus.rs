@@ -4,6 +4,7 @@ use std::hint::black_box;
 
 use governor::clock::{Clock as _, DefaultClock};
 use tidegate::{Clock, SystemClock};
+use tidegate_model::Rng;
 
 use crate::contenders::{ALL, Allowance, Contender};
 use crate::keys::{Keys, Kind, Spread};
@@ -86,11 +87,33 @@ fn headline(plan: &Plan) {
     let theirs = clock(&|| _ = black_box(governors.now()));
     say(&format!(
         "ns per check, medians of {} rounds of {} checks; reading the clock is {ours:.0} ns of ours \
-         and {theirs:.0} ns of governor's\n",
-        plan.rounds, plan.checks
+         and {theirs:.0} ns of governor's,\na place in as much memory as 1M keys take, {:.0} ns\n",
+        plan.rounds,
+        plan.checks,
+        far_read(plan)
     ));
     let names = ALL.map(|(name, _)| format!("{name:>9}")).concat();
     say(&format!("{:40}{names}   governor/table  governor/limiter", ""));
+}
+
+/// How long it takes to read a place in as much memory as a million keys take, on a walk on which only
+/// each place tells the next.
+fn far_read(plan: &Plan) -> f64 {
+    const BYTES: u64 = 36 << 20;
+    let places = u32::try_from(BYTES / 4 / plan.fewer).unwrap();
+    let mut next: Vec<u32> = (0..places).collect();
+    // Shuffled so that the walk comes to every place before it comes back.
+    let mut rng = Rng::new(1);
+    (1..next.len()).rev().for_each(|last| next.swap(last, rng.index(last)));
+    let mut place = 0;
+    let mut walk = |_| {
+        let start = SystemClock.elapsed();
+        (0..plan.checks).for_each(|_| place = next[place as usize]);
+        black_box(place);
+        let micros = SystemClock.elapsed().saturating_sub(start).get();
+        1_000.0 * micros as f64 / plan.checks as f64
+    };
+    median((0..plan.rounds).map(&mut walk).collect())
 }
 
 fn row(name: &str, nanos: &[f64]) {

@@ -17,7 +17,7 @@ use tidegate_core::Micros;
 /// monotonic clock instead: slower, and as good. A processor that says so and whose counters differ from
 /// core to core all the same can be off by as much as they differ; one whose counter starts anew, as after
 /// a machine was suspended, is found out.
-pub(super) struct Counter {
+pub(crate) struct Counter {
     clock: Clock,
     /// Even if what follows is whole; odd while it is being written.
     version: AtomicU64,
@@ -27,6 +27,10 @@ pub(super) struct Counter {
     nanos: AtomicU64,
     /// How much of that the system has yet to catch up with.
     ahead: AtomicU64,
+    /// Counts after which the system is asked again.
+    ask_after: u64,
+    /// Nanoseconds in 2^32 counts.
+    scale: u64,
 }
 
 /// An instant by the system and by the counter.
@@ -46,14 +50,18 @@ impl Counter {
     /// Going slow loses one in so many.
     const SLOWER_BY: u64 = 64;
 
-    pub(super) fn get() -> &'static Self {
+    #[inline]
+    pub(crate) fn get() -> &'static Self {
         static COUNTER: OnceLock<Counter> = OnceLock::new();
         COUNTER.get_or_init(|| Self::new(Clock::new()))
     }
 
     fn new(clock: Clock) -> Self {
         let anchor = Anchor::ask(&clock);
+        let scale = clock.delta_as_nanos(0, 1 << 32).max(1);
         Self {
+            ask_after: (Self::ASK_EVERY << 32) / scale,
+            scale,
             version: AtomicU64::new(0),
             count: AtomicU64::new(anchor.count),
             nanos: AtomicU64::new(anchor.nanos),
@@ -62,7 +70,19 @@ impl Counter {
         }
     }
 
-    pub(super) fn now(&self) -> Micros {
+    #[inline]
+    pub(crate) fn now(&self) -> Micros {
+        let (version, anchor) = self.anchor_once();
+        let counts = self.clock.raw().wrapping_sub(anchor.count);
+        if version & 1 == 1 || counts > self.ask_after {
+            return self.now_with_care();
+        }
+        micros(anchor.after((counts * self.scale) >> 32))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn now_with_care(&self) -> Micros {
         let (version, anchor) = self.anchor();
         let count = self.clock.raw();
         let passed = self.clock.delta_as_nanos(anchor.count, count);
@@ -148,12 +168,16 @@ impl Anchor {
     }
 
     /// The time when so many nanoseconds have passed by the counter.
+    #[inline]
     fn after(&self, passed: u64) -> u64 {
-        let lost = passed.div_ceil(Counter::SLOWER_BY).min(self.ahead);
-        self.nanos.saturating_add(passed - lost)
+        if self.ahead == 0 {
+            return self.nanos + passed;
+        }
+        self.nanos + (passed - passed.div_ceil(Counter::SLOWER_BY).min(self.ahead))
     }
 }
 
+#[inline]
 fn micros(nanos: u64) -> Micros {
     Micros::new(nanos / 1_000)
 }

@@ -20,7 +20,7 @@ impl Memory {
         let once = call.once.map(|id| self.once(call, id));
         let mut holds = self.lock_hold_of(call.op, &parts)?;
         let mut locked = Locked::new(self, &parts, once.as_ref().map(|once| once.beside));
-        let early = self.clock.now();
+        let early = self.now();
         if let Some(once) = &once {
             if let Some(answered) = self.answered(once, call, &parts, &mut locked, early) {
                 return answered;
@@ -39,7 +39,7 @@ impl Memory {
             .collect::<Result<_, EngineError>>()?;
         // Read when everything is locked, the overflow buckets too: a cell never sees time run
         // backwards because a thread was slow.
-        let now = if locked.has_overflow() { self.clock.now() } else { early };
+        let now = if locked.has_overflow() { self.now() } else { early };
 
         let mut verdicts = self.look(&mut locked, &parts, &places, call.op, now);
         let allowed = parts.iter().zip(&verdicts).all(|(part, v)| v.allowed || part.looks_on());

@@ -51,7 +51,7 @@ use crate::{
 /// let small = Memory::builder().cap_bytes(8 << 20).build();
 /// ```
 pub struct Memory {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Padded<Mutex<Shard>>]>,
     /// Always locked before the shards of the cells.
     holds: Box<[Mutex<Table<Reserved>>]>,
     /// Always locked after the shards of the cells.
@@ -68,9 +68,18 @@ pub struct Memory {
     /// When one was last swept thoroughly.
     swept_thoroughly: AtomicU64,
     clock: Arc<dyn Clock>,
+    /// It is the system's, which is quickly read.
+    has_system_clock: bool,
 }
 
+/// On cache lines of its own, so that threads on different shards are not in each other's way.
+#[repr(align(64))]
+struct Padded<T>(T);
+
 /// A key is small or has a cell, or neither while it is unused.
+//
+// In this order: a check reads the beginning, next to the lock.
+#[repr(C)]
 struct Shard {
     small: Small,
     cells: Table<Cell>,
@@ -133,14 +142,21 @@ impl Memory {
 
     /// Settings for an engine.
     pub fn builder() -> MemoryBuilder {
-        MemoryBuilder { cap_bytes: Self::DEFAULT_CAP_BYTES, clock: Arc::new(SystemClock) }
+        MemoryBuilder { cap_bytes: Self::DEFAULT_CAP_BYTES, clock: None }
     }
 
+    #[inline]
+    fn now(&self) -> Micros {
+        if self.has_system_clock { SystemClock.now() } else { self.clock.now() }
+    }
+
+    #[inline]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[index])
+        lock(&self.shards[index].0)
     }
 
     /// The upper half of the bits chooses the shard, the lower one the place in it.
+    #[inline]
     fn shard_of(&self, fingerprint: u64) -> usize {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
@@ -179,7 +195,7 @@ impl Memory {
                 .is_ok();
         for _ in 0..Self::RECLAIM_SHARDS.min(self.shards.len()) {
             let index = self.reclaim_next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            if let Some(mut shard) = try_lock(&self.shards[index]) {
+            if let Some(mut shard) = try_lock(&self.shards[index].0) {
                 if std::mem::take(&mut thoroughly) {
                     shard.sweep_small(self, Self::SWEEP_THOROUGHLY, now, None);
                 }
@@ -214,8 +230,8 @@ impl Memory {
         let parts = locked::parts(look.charges);
         let mut locked = Locked::new(self, &parts, None);
         let part = parts[0];
-        let place = locked.place(&part, Op::Peek, self.clock.now())?;
-        let now = self.clock.now();
+        let place = locked.place(&part, Op::Peek, self.now())?;
+        let now = self.now();
         let Some(cell) = locked.cell(&part, place) else {
             return Ok(Cell::new(limit).inspect(now, false));
         };
@@ -269,7 +285,8 @@ impl fmt::Debug for Memory {
 /// Settings for a [`Memory`].
 pub struct MemoryBuilder {
     cap_bytes: usize,
-    clock: Arc<dyn Clock>,
+    /// `None` for the system's.
+    clock: Option<Arc<dyn Clock>>,
 }
 
 impl MemoryBuilder {
@@ -283,21 +300,23 @@ impl MemoryBuilder {
     /// The clock to go by.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
+        self.clock = Some(Arc::new(clock));
         self
     }
 
     /// The engine.
     pub fn build(self) -> Memory {
         // The first reading sets some clocks up. Nobody should wait for that under a lock.
-        self.clock.now();
+        let has_system_clock = self.clock.is_none();
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        clock.now();
         let overflow_bytes = (self.cap_bytes / 16).max(8 << 10);
         let budget = Arc::new(Budget::new(self.cap_bytes - overflow_bytes));
         let overflow_budget = Arc::new(Budget::new(overflow_bytes));
         // Small caps get few shards, so that what every shard has in reserve stays small too.
         let shards = (self.cap_bytes >> 16).clamp(1, 256);
         Memory {
-            shards: (0..shards).map(|_| Mutex::new(Shard::new(&budget))).collect(),
+            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(&budget)))).collect(),
             holds: (0..shards).map(|_| Mutex::new(Table::new(&budget))).collect(),
             overflow: Mutex::new(Table::new(&overflow_budget)),
             overflowing: AtomicUsize::new(0),
@@ -307,7 +326,8 @@ impl MemoryBuilder {
             overflow_budget,
             reclaim_next: AtomicUsize::new(0),
             swept_thoroughly: AtomicU64::new(0),
-            clock: self.clock,
+            clock,
+            has_system_clock,
         }
     }
 }
@@ -340,6 +360,7 @@ impl fmt::Display for Full {
 impl std::error::Error for Full {}
 
 /// Nothing in here panics, as far as we know; if it does, going on is better than denying everyone.
+#[inline]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

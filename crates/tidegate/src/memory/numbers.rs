@@ -56,17 +56,18 @@ impl Numbers {
 
     /// The number of a limit; `None` if it can have none. A limit that comes with a call has none: it
     /// would be another one with the next call.
-    #[inline]
     pub(crate) fn of(&self, limit: &Arc<RuleLimit>) -> Option<LimitNumber> {
+        self.known(limit).or_else(|| self.look_up(limit))
+    }
+
+    /// The number that the limit has already.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower bits are wanted")]
+    pub(crate) fn known(&self, limit: &RuleLimit) -> Option<LimitNumber> {
         // The engine comes before the number, so that both are read at once.
         let known = limit.number().load(Ordering::Relaxed);
-        let number = u32::try_from(known & u64::from(LimitNumber::COUNT - 1)).ok();
-        match number {
-            Some(number) if known / u64::from(LimitNumber::COUNT) == self.engine => {
-                LimitNumber::new(number)
-            }
-            _ => self.look_up(limit),
-        }
+        let is_ours = known / u64::from(LimitNumber::COUNT) == self.engine;
+        is_ours.then_some(LimitNumber::from_low_bits(known as u32))
     }
 
     #[cold]

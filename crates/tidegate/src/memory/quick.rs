@@ -7,7 +7,7 @@ use tidegate_core::{Cost, Micros, Packed, Verdict};
 
 use super::small::{Entry, LimitNumber};
 use super::{Memory, Shard};
-use crate::fingerprint::fingerprint;
+use crate::fingerprint::{fingerprint, fingerprint_of};
 use crate::sync::MutexGuard;
 use crate::{Call, Charge, Decision, Key, Op, RuleLimit, Source};
 
@@ -35,36 +35,94 @@ impl Memory {
 
     #[inline(always)]
     pub(super) fn quick_one(&self, charge: &Charge<'_>) -> Option<Verdict> {
-        let Quick { limit, number, fingerprint, cost } = self.small_one(charge)?;
-        let mut shard = self.shard(self.shard_of(fingerprint));
-        // First, so that its memory is fetched while the clock is read.
-        let found = shard.small.find(fingerprint);
-        // Read under lock: an entry never sees time run backwards because a thread was slow.
-        let now = self.clock.now();
-        let at = limit.moment(now);
-        match found {
-            Some(place) => {
-                let entry = shard.small.at(place).filter(|entry| entry.limit == number)?;
-                let (verdict, left) = limit.limit().decide(Some(entry.state), &at, cost)?;
-                match left.filter(|_| verdict.reset_after > Micros::ZERO) {
-                    Some(state) if state == entry.state => {}
-                    Some(state) => shard.small.set(place, Entry { state, ..entry }),
-                    None => shard.small.remove(place),
-                }
-                Some(verdict)
-            }
-            None => {
-                if self.is_overflowing() || shard.has_cell(fingerprint) || !shard.small.has_slot() {
-                    return None;
-                }
-                let (verdict, left) = limit.limit().decide(None, &at, cost)?;
-                if let Some(state) = left.filter(|_| verdict.reset_after > Micros::ZERO) {
-                    shard.sweep_small(self, Self::SWEEP_IN_PASSING, now, Some((number, limit)));
-                    shard.small.insert(fingerprint, Entry { limit: number, state });
-                }
-                Some(verdict)
-            }
+        match self.quickest(charge) {
+            Some(verdict) => Some(verdict),
+            None => self.quick_with_care(charge),
         }
+    }
+
+    /// What most checks are: of a key that has an entry where it belongs, by a plain bucket. Whatever is
+    /// different is left to others, from the beginning: there is little to do here, and a processor begins the
+    /// next check while the memory of this one is fetched.
+    #[inline(always)]
+    fn quickest(&self, charge: &Charge<'_>) -> Option<Verdict> {
+        let limit: &RuleLimit = charge.limit;
+        let part = charge.key.single().filter(|part| part.len() <= Key::MAX_LEN)?;
+        if charge.who.is_some() || limit.is_shadow() {
+            return None;
+        }
+        let number = self.numbers.known(limit)?;
+        let fingerprint = fingerprint_of(limit.tag(), part);
+        let mut shard = self.shard(self.shard_of(fingerprint));
+        // Read under lock: an entry never sees time run backwards because a thread was slow.
+        let now = self.now();
+        let words = shard.small.words_at_home(fingerprint)?;
+        let state = Entry::state_of(*words, number)?;
+        let (verdict, left) = limit.limit().decide_plainly(state, now, charge.cost)?;
+        if verdict.reset_after == Micros::ZERO {
+            return None;
+        }
+        if left != state {
+            *words = Entry { limit: number, state: left }.to_words();
+        }
+        Some(verdict)
+    }
+
+    #[inline(never)]
+    fn quick_with_care(&self, charge: &Charge<'_>) -> Option<Verdict> {
+        let Some(quick) = self.small_one(charge) else { return self.quick_cell(charge) };
+        let Quick { limit, number, fingerprint, cost } = quick;
+        let mut shard = self.shard(self.shard_of(fingerprint));
+        let now = self.now();
+        let Some(spot) = shard.small.find(fingerprint) else {
+            return self.quick_new(&mut shard, quick, now);
+        };
+        let entry = shard.small.at(spot).filter(|entry| entry.limit == number)?;
+        let (verdict, left) = limit.limit().decide(Some(entry.state), &limit.moment(now), cost)?;
+        match left.filter(|_| verdict.reset_after > Micros::ZERO) {
+            Some(state) if state == entry.state => {}
+            Some(state) => shard.small.set(spot, Entry { state, ..entry }),
+            None => shard.small.remove(spot),
+        }
+        Some(verdict)
+    }
+
+    /// By a limit that keeps more than two numbers, of a key that has a cell under this very limit.
+    fn quick_cell(&self, charge: &Charge<'_>) -> Option<Verdict> {
+        let &Charge { limit, key, cost, who } = charge;
+        let has_cells = !limit.limit().packs() && limit.limit().lease().is_none();
+        if !has_cells || limit.is_shadow() || cost.is_zero() || !is_short(key, who) {
+            return None;
+        }
+        let fingerprint = fingerprint(limit.tag(), key);
+        let mut shard = self.shard(self.shard_of(fingerprint));
+        let now = self.now();
+        let cell = shard.cells.get_mut(fingerprint.into())?;
+        if !Arc::ptr_eq(cell.limit(), limit) || !self.budget.has_room_for(cell.growth(who)) {
+            return None;
+        }
+        cell.bring_to(limit, now, &self.budget);
+        let verdict = cell.look(now, cost);
+        if !verdict.allowed {
+            return Some(verdict);
+        }
+        cell.charge(now, cost, who, &self.budget);
+        let Verdict { remaining, reset_after, .. } = cell.look(now, Cost::ZERO);
+        Some(Verdict { remaining, reset_after, ..verdict })
+    }
+
+    /// The first of a key.
+    fn quick_new(&self, shard: &mut Shard, quick: Quick<'_>, now: Micros) -> Option<Verdict> {
+        let Quick { limit, number, fingerprint, cost } = quick;
+        if self.is_overflowing() || shard.has_cell(fingerprint) || !shard.small.has_slot() {
+            return None;
+        }
+        let (verdict, left) = limit.limit().decide(None, &limit.moment(now), cost)?;
+        if let Some(state) = left.filter(|_| verdict.reset_after > Micros::ZERO) {
+            shard.sweep_small(self, Self::SWEEP_IN_PASSING, now, Some((number, limit)));
+            shard.small.insert(fingerprint, Entry { limit: number, state });
+        }
+        Some(verdict)
     }
 
     /// Looks at all, then writes all or nothing.
@@ -79,7 +137,7 @@ impl Memory {
             return None;
         }
         let mut shards = self.shards_of(&parts);
-        let now = self.clock.now();
+        let now = self.now();
         let mut looks: SmallVec<[Look; 2]> = SmallVec::new();
         for part in &parts {
             let shard = shard_of(&mut shards, self, part);
@@ -94,10 +152,10 @@ impl Memory {
             let shard = shard_of(&mut shards, self, part);
             match (shard.small.find(part.fingerprint), left) {
                 (_, left) if left == look.found => {}
-                (Some(place), Some(state)) => {
-                    shard.small.set(place, Entry { limit: part.number, state });
+                (Some(spot), Some(state)) => {
+                    shard.small.set(spot, Entry { limit: part.number, state });
                 }
-                (Some(place), None) => shard.small.remove(place),
+                (Some(spot), None) => shard.small.remove(spot),
                 (None, Some(state)) => {
                     let known = Some((part.number, &**part.limit));
                     shard.sweep_small(self, Self::SWEEP_IN_PASSING, now, known);
@@ -127,8 +185,8 @@ impl Memory {
         now: Micros,
     ) -> Option<Look> {
         let found = match shard.small.find(part.fingerprint) {
-            Some(place) => {
-                Some(shard.small.at(place).filter(|entry| entry.limit == part.number)?.state)
+            Some(spot) => {
+                Some(shard.small.at(spot).filter(|entry| entry.limit == part.number)?.state)
             }
             None if !has_slots || self.is_overflowing() || shard.has_cell(part.fingerprint) => {
                 return None;
@@ -149,10 +207,9 @@ impl Memory {
         indices.into_iter().map(|index| (index, self.shard(index))).collect()
     }
 
-    #[inline]
     fn small_one<'a>(&self, charge: &Charge<'a>) -> Option<Quick<'a>> {
         let &Charge { limit, key, cost, who } = charge;
-        if limit.is_shadow() || !key.is_valid() || who.is_some_and(|who| who.len() > Key::MAX_LEN) {
+        if limit.is_shadow() || !is_short(key, who) {
             return None;
         }
         let number = self.numbers.of(limit)?;
@@ -160,10 +217,16 @@ impl Memory {
     }
 }
 
+/// Is neither of them too long to be served?
+fn is_short(key: Key<'_>, who: Option<&str>) -> bool {
+    key.is_valid() && who.is_none_or(|who| who.len() <= Key::MAX_LEN)
+}
+
 /// The most charges that are decided quickly.
 const MOST: usize = 8;
 
 /// A charge to a limit that keeps two numbers.
+#[derive(Clone, Copy)]
 struct Quick<'a> {
     limit: &'a Arc<RuleLimit>,
     number: LimitNumber,

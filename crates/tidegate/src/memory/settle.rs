@@ -67,7 +67,7 @@ impl Memory {
             }
             let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
             let places = places(locked, parts, op, now)?;
-            let now = self.clock.now();
+            let now = self.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
             for (part, place) in parts.iter().zip(places) {
                 let budget = self.budget_of(place);
@@ -105,7 +105,7 @@ impl Memory {
                 return Err(Refusal::AlreadySettled.into());
             }
             let places = places(locked, parts, Op::Peek, now)?;
-            let now = self.clock.now();
+            let now = self.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
             let deadline = now.saturating_add(ttl);
             for (part, place) in parts.iter().zip(places) {
@@ -144,7 +144,7 @@ impl Memory {
         let held_parts = reserved.parts.clone();
         let parts = as_parts(&held_parts);
         let mut locked = Locked::new(self, &parts, None);
-        let now = self.clock.now();
+        let now = self.now();
         if reserved.is_forgotten(now) {
             return Err(Refusal::UnknownHold.into());
         }

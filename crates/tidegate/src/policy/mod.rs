@@ -46,6 +46,8 @@ pub struct Policy {
     rules: Vec<Arc<PolicyRule>>,
     by_name: HashMap<Box<str>, usize>,
     by_path: Index,
+    /// Found once: every check asks for it.
+    plain_limit: Option<Arc<RuleLimit>>,
 }
 
 impl Policy {
@@ -69,6 +71,9 @@ impl Policy {
             policy.by_path.push(rule.matches.path.as_ref());
             policy.rules.push(rule);
         }
+        if let [only] = &*policy.rules {
+            policy.plain_limit = only.plain_limit().cloned();
+        }
         Ok(policy)
     }
 
@@ -89,11 +94,9 @@ impl Policy {
 
     /// The one limit that every key is under, if there is no more to the policy than that: no list, no
     /// override, nothing to be found out about the key.
+    #[inline]
     pub fn plain_limit(&self) -> Option<&Arc<RuleLimit>> {
-        match &*self.rules {
-            [only] => only.plain_limit(),
-            _ => None,
-        }
+        self.plain_limit.as_ref()
     }
 
     /// What looks like a mistake, although it can be obeyed.
