@@ -27,8 +27,6 @@ pub(crate) struct Bucket {
     /// Permits that fit.
     pub(crate) size: u64,
     pub(crate) queue: bool,
-    /// It counts microseconds and is not a queue, as most.
-    is_plain: bool,
 }
 
 /// How full a bucket was, and when.
@@ -72,7 +70,7 @@ impl Bucket {
             let capacity = size.checked_mul(permit).filter(|&units| units < Self::MAX_UNITS)?;
             // A tick that drains more than the bucket and its debt can hold just empties it.
             let drain = u64::try_from(drain.min(u128::from(2 * capacity + 1))).ok()?;
-            Some(Self { tick, permit, drain, size, queue, is_plain: tick == Tick::Micro && !queue })
+            Some(Self { tick, permit, drain, size, queue })
         })
     }
 
@@ -81,7 +79,6 @@ impl Bucket {
         self.size * self.permit
     }
 
-    #[inline]
     fn units_of(&self, permits: u64) -> u64 {
         permits.min(2 * self.size) * self.permit
     }
@@ -107,14 +104,13 @@ impl Bucket {
     }
 
     /// The span until the bucket is down to `units`, which it is not now.
-    #[inline]
     fn until(&self, state: &Level, units: u64, now: Micros) -> Micros {
         self.tick.until(state.at + self.ticks_for(state.units.saturating_sub(units)), now)
     }
 
     /// Looks at a level and adds what fits, in one go and with little to reckon: for a bucket that counts
     /// microseconds and is not a queue, a state that is not ahead of the clock, and a cost that could ever
-    /// fit. `None` for all others.
+    /// fit. `None` for all others. Whatever it decides, there is something left to recover.
     #[inline(always)]
     pub(crate) fn decide_plainly(
         &self,
@@ -123,7 +119,8 @@ impl Bucket {
         cost: u64,
     ) -> Option<(Verdict, [u64; 2])> {
         let tick = now.get();
-        if !self.is_plain || at > tick + 1 || cost.wrapping_sub(1) >= self.size {
+        let is_plain = self.tick == Tick::Micro && !self.queue;
+        if !is_plain || at > tick + 1 || cost.wrapping_sub(1) >= self.size {
             return None;
         }
         let level = self.level(units, at, tick);
@@ -242,12 +239,10 @@ impl Arithmetic for Bucket {
         state.at = self.tick.ceil(at.now());
     }
 
-    #[inline]
     fn pack(&self, state: &Level) -> Option<Packed> {
         Packed::new([state.units, state.at])
     }
 
-    #[inline]
     fn unpack(&self, packed: Packed) -> Option<Level> {
         let [units, at] = packed.numbers();
         Some(Level { units, at, last: 0 })

@@ -187,6 +187,10 @@ impl Trace {
         let plainly = before.and_then(|state| self.limit.decide_plainly(state, at.now(), cost));
         if let Some((verdict, left)) = plainly {
             count.plain += 1;
+            assert!(
+                verdict.reset_after > Micros::ZERO,
+                "{cost:?} on {before:?} at {at:?}: {self:?}"
+            );
             let plainly = Some((verdict, Some(left)));
             assert_eq!(plainly, said, "plainly, {cost:?} on {before:?} at {at:?}: {self:?}");
         }

@@ -88,8 +88,7 @@ fn short_word(bytes: &[u8]) -> u64 {
 /// bytes.
 #[inline(never)]
 fn fingerprint_of_several(state: StateTag, key: Key<'_>) -> u64 {
-    // The factors of a key of one part stay out of it: here they are multiplied by nothing.
-    let mut sum = Sum { sum: state.sum, factors: drawn().keys[4..].iter() };
+    let mut sum = Sum::of_several(state.sum);
     sum.add(SEVERAL | key.parts().count() as u64);
     key.parts().for_each(|part| sum.add_bytes(part));
     mixed_upper_half(sum.sum)
@@ -131,11 +130,12 @@ const MIXER: u64 = 0x9fb2_1c65_1e98_df25;
 /// As many as the longest key has, and one for what is left over.
 const PAIRS: usize = Key::MAX_LEN / 16 + 1;
 
-/// Marks the word that tells how many parts there are: no length of a part is as large.
+/// Marks the word that tells how many parts there are, so that it is never 0, as it is for a key of one part.
 const SEVERAL: u64 = 1 << 63;
 
-/// One factor for each word that can come: the state, the number of parts, and for each part its
-/// length and its bytes, of which the last word may be half empty.
+/// What a sum begins with, and one factor for each word that can come: the state, the two halves for a key
+/// of one part; the number of parts, and for each part its length and its bytes, of which the last word
+/// may be half empty.
 const FACTORS: usize = 4 + Key::MAX_LEN / 8 + 2 * Key::MAX_PARTS + 1;
 
 struct Sum {
@@ -148,6 +148,11 @@ impl Sum {
     fn new(factors: &'static [u128; FACTORS]) -> Self {
         let [first, factors @ ..] = factors;
         Self { factors: factors.iter(), sum: *first }
+    }
+
+    /// The factors of a key of one part stay out of it: they are multiplied by nothing.
+    fn of_several(sum: u128) -> Self {
+        Self { factors: drawn().keys[4..].iter(), sum }
     }
 
     #[inline(always)]
@@ -251,15 +256,13 @@ mod tests {
 
     #[test]
     fn the_longest_key_of_the_most_parts_has_a_factor_for_every_word() {
-        let mut sum = Sum::new(&drawn().keys);
-        sum.add(0);
+        let mut sum = Sum::of_several(0);
         sum.add(0);
         for _ in 0..Key::MAX_PARTS {
             sum.add_bytes(&[b'x'; Key::MAX_LEN / Key::MAX_PARTS - 1]);
         }
         assert!(sum.factors.len() > 0);
-        let mut sum = Sum::new(&drawn().keys);
-        sum.add(0);
+        let mut sum = Sum::of_several(0);
         sum.add(0);
         for part in 0..Key::MAX_PARTS {
             let bytes = if part == 0 { Key::MAX_LEN - 15 } else { 1 };

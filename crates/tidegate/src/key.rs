@@ -27,16 +27,8 @@ impl<'a> Key<'a> {
         Self(Parts::Texts(parts))
     }
 
-    /// The part of a key that was given as a single one.
-    #[inline]
-    pub(crate) fn single(&self) -> Option<&'a [u8]> {
-        match self.0 {
-            Parts::One(part) => Some(part),
-            Parts::Texts(_) | Parts::Strings(_) => None,
-        }
-    }
-
     /// The part, if there is but one.
+    #[inline]
     pub(crate) fn only(&self) -> Option<&'a [u8]> {
         match self.0 {
             Parts::One(part) => Some(part),

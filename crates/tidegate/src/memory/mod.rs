@@ -67,9 +67,8 @@ pub struct Memory {
     reclaim_next: AtomicUsize,
     /// When one was last swept thoroughly.
     swept_thoroughly: AtomicU64,
-    clock: Arc<dyn Clock>,
-    /// It is the system's, which is quickly read.
-    has_system_clock: bool,
+    /// `None` for the system's, which is quickly read.
+    clock: Option<Arc<dyn Clock>>,
 }
 
 /// On cache lines of its own, so that threads on different shards are not in each other's way.
@@ -147,7 +146,10 @@ impl Memory {
 
     #[inline]
     fn now(&self) -> Micros {
-        if self.has_system_clock { SystemClock.now() } else { self.clock.now() }
+        match &self.clock {
+            None => SystemClock.now(),
+            Some(clock) => clock.now(),
+        }
     }
 
     #[inline]
@@ -266,7 +268,7 @@ impl Engine for Memory {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.clock.clone()
+        self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock))
     }
 }
 
@@ -306,16 +308,12 @@ impl MemoryBuilder {
 
     /// The engine.
     pub fn build(self) -> Memory {
-        // The first reading sets some clocks up. Nobody should wait for that under a lock.
-        let has_system_clock = self.clock.is_none();
-        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
-        clock.now();
         let overflow_bytes = (self.cap_bytes / 16).max(8 << 10);
         let budget = Arc::new(Budget::new(self.cap_bytes - overflow_bytes));
         let overflow_budget = Arc::new(Budget::new(overflow_bytes));
         // Small caps get few shards, so that what every shard has in reserve stays small too.
         let shards = (self.cap_bytes >> 16).clamp(1, 256);
-        Memory {
+        let memory = Memory {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(&budget)))).collect(),
             holds: (0..shards).map(|_| Mutex::new(Table::new(&budget))).collect(),
             overflow: Mutex::new(Table::new(&overflow_budget)),
@@ -326,9 +324,11 @@ impl MemoryBuilder {
             overflow_budget,
             reclaim_next: AtomicUsize::new(0),
             swept_thoroughly: AtomicU64::new(0),
-            clock,
-            has_system_clock,
-        }
+            clock: self.clock,
+        };
+        // The first reading sets some clocks up. Nobody should wait for that under a lock.
+        memory.now();
+        memory
     }
 }
 

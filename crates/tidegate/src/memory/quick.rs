@@ -1,4 +1,5 @@
-//! The check of limits whose states are two numbers: nearly all there are.
+//! Checks that are quickly done: by limits whose states are two numbers, nearly all there are, and by others
+//! of keys that have a cell.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ impl Memory {
     pub(super) const SWEEP_IN_PASSING: usize = 8;
 
     /// Decides a call if that is quickly done. `None` leaves everything as it is: for calls that
-    /// do more than check, and for keys about which there is more to say than two numbers of
-    /// this very limit, or nothing yet and no slot for it.
+    /// do more than check, for keys whose state another limit has written, and for those that have none yet
+    /// and no slot for it.
     #[inline]
     pub(super) fn quick(&self, call: &Call<'_>) -> Option<Decision> {
         match (call.op, call.charges, call.once) {
@@ -47,7 +48,7 @@ impl Memory {
     #[inline(always)]
     fn quickest(&self, charge: &Charge<'_>) -> Option<Verdict> {
         let limit: &RuleLimit = charge.limit;
-        let part = charge.key.single().filter(|part| part.len() <= Key::MAX_LEN)?;
+        let part = charge.key.only().filter(|part| part.len() <= Key::MAX_LEN)?;
         if charge.who.is_some() || limit.is_shadow() {
             return None;
         }
@@ -59,9 +60,6 @@ impl Memory {
         let words = shard.small.words_at_home(fingerprint)?;
         let state = Entry::state_of(*words, number)?;
         let (verdict, left) = limit.limit().decide_plainly(state, now, charge.cost)?;
-        if verdict.reset_after == Micros::ZERO {
-            return None;
-        }
         if left != state {
             *words = Entry { limit: number, state: left }.to_words();
         }

@@ -9,7 +9,7 @@ use super::budget::Budget;
 /// Two numbers by fingerprint, with the number of the limit that they belong to.
 ///
 /// A key lies in the bucket that it belongs into or, where that was full, in one behind it: one cache
-/// miss for nine keys in ten. Each bucket counts who passed it by, so that a search ends where nobody did.
+/// miss for most. Each bucket counts who passed it by, so that a search ends where nobody did.
 #[derive(Debug)]
 pub(crate) struct Small {
     buckets: Box<[Bucket]>,
