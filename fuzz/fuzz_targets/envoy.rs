@@ -1,8 +1,8 @@
-//! Files of envoyproxy/ratelimit's.
+//! Configuration files of envoyproxy/ratelimit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_server::envoy::config::EnvoyConfig;
+use tidegate_config::envoy::EnvoyConfig;
 
 fuzz_target!(|text: &str| {
     match EnvoyConfig::load_str("edge.yaml", text) {

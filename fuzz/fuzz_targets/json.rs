@@ -1,4 +1,4 @@
-//! Requests of the HTTP door. The first byte chooses the call, the rest is its body, or its path.
+//! Requests to the HTTP listener. The first byte selects the call, the rest is its body or path.
 #![no_main]
 
 use std::cell::OnceCell;
@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::{Request, Uri};
 use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
-use tidegate_fuzz::World;
+use tidegate_fuzz::ServerFixture;
 use tower::ServiceExt;
 
 const CALLS: [(&str, &str); 12] = [
@@ -20,14 +20,14 @@ const CALLS: [(&str, &str); 12] = [
     ("POST", "/v1/renew"),
     ("PUT", "/v1/rules/fuzz"),
     ("POST", "/json"),
-    // An empty path: the rest of the input is one.
+    // Empty: the rest of the input is the path.
     ("GET", ""),
     ("DELETE", ""),
     ("POST", ""),
 ];
 
 thread_local! {
-    static WORLD: OnceCell<World> = const { OnceCell::new() };
+    static SERVER: OnceCell<ServerFixture> = const { OnceCell::new() };
 }
 
 fuzz_target!(|input: &[u8]| {
@@ -39,15 +39,16 @@ fuzz_target!(|input: &[u8]| {
     };
     let Ok(uri) = uri else { return };
     let request = Request::builder().method(method).uri(uri).header("x-tidegate-token", "admin");
+    let request = request.header("host", "localhost");
     let Ok(request) = request.body(Body::from(body.to_vec())) else { return };
-    WORLD.with(|world| {
-        let world = world.get_or_init(World::new);
-        let answer = async {
-            let response = world.router.clone().oneshot(request).await.expect("an answer");
+    SERVER.with(|server| {
+        let server = server.get_or_init(ServerFixture::new);
+        let response = async {
+            let response = server.router.clone().oneshot(request).await.expect("a response");
             let (head, body) = response.into_parts();
             (head, body.collect().await.expect("a body").to_bytes())
         };
-        let Some((head, body)) = world.run(answer) else { return };
+        let Some((head, body)) = server.run(response) else { return };
         assert!(head.status.as_u16() < 500, "{}: {body:?}", head.status);
         let kind = head.headers.get("content-type").map_or(&b""[..], |kind| kind.as_bytes());
         if kind.ends_with(b"json") {

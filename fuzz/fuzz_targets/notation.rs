@@ -1,6 +1,6 @@
-//! The notation of limits.
+//! The limit notation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| tidegate_fuzz::read_limit(text));
+fuzz_target!(|text: &str| tidegate_fuzz::check_notation(text));

@@ -1,23 +1,23 @@
-//! What Envoy asks, as Protocol Buffers.
+//! Requests of Envoy, as Protocol Buffers.
 #![no_main]
 
 use std::cell::OnceCell;
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
-use tidegate_fuzz::World;
-use tidegate_server::envoy::proto::RateLimitRequest;
+use tidegate_fuzz::ServerFixture;
+use tidegate_server::internal::transport::envoy::proto::RateLimitRequest;
 
 thread_local! {
-    static WORLD: OnceCell<World> = const { OnceCell::new() };
+    static SERVER: OnceCell<ServerFixture> = const { OnceCell::new() };
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
-    WORLD.with(|world| {
-        let world = world.get_or_init(World::new);
-        let answer = world.run(world.envoy.decide(&request)).expect("nobody waits");
-        if let Ok(response) = answer {
+    SERVER.with(|server| {
+        let server = server.get_or_init(ServerFixture::new);
+        let result = server.run(server.envoy.decide(&request)).expect("no request waits");
+        if let Ok(response) = result {
             assert_eq!(response.statuses.len(), request.descriptors.len());
         }
     });

@@ -4,24 +4,25 @@
 use std::cell::OnceCell;
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_fuzz::World;
-use tidegate_server::resp::offline;
+use tidegate_fuzz::ServerFixture;
+use tidegate_server::internal::transport::resp::testing;
 
 thread_local! {
-    static WORLD: OnceCell<World> = const { OnceCell::new() };
+    static WORLD: OnceCell<ServerFixture> = const { OnceCell::new() };
 }
 
 fuzz_target!(|bytes: &[u8]| {
     WORLD.with(|world| {
-        let world = world.get_or_init(World::new);
+        let world = world.get_or_init(ServerFixture::new);
         let mut bytes = bytes.to_vec();
-        let answers = offline::answer(&mut bytes, &world.service, world.tokens.clone());
+        let answers = testing::replies(&mut bytes, &world.service, world.tokens.clone());
         let answers = world.run(answers).expect("no command waits");
         assert_whole(&answers);
     });
 });
 
-/// Replies one after the other, with nothing between them: whatever was sent, none of it can be taken for one.
+/// Replies one after the other, with nothing between them: whatever was sent, none of it can be
+/// taken for one.
 fn assert_whole(answers: &[u8]) {
     let mut rest = answers;
     let mut open = 0_u64;

@@ -1,25 +1,28 @@
-//! A service for the targets: in memory, on a clock that stands still.
+//! A server without sockets for the fuzz targets: in memory, with a clock that does not advance.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Limit, ManualClock, Memory};
-use tidegate_server::config::Config;
-use tidegate_server::console::{Console, Tls};
-use tidegate_server::doors::Deadlines;
-use tidegate_server::drain::{self, Drainer};
-use tidegate_server::envoy::config::EnvoyConfig;
-use tidegate_server::envoy::grpc::Grpc;
-use tidegate_server::envoy::service::{RateLimits, Settings};
-use tidegate_server::http;
-use tidegate_server::metrics::Metrics;
-use tidegate_server::policies::{Policies, Read, Source, Sources};
-use tidegate_server::service::Service;
-use tidegate_server::tokens::Tokens;
+use tidegate_config::PolicyLoader;
+use tidegate_config::envoy::EnvoyConfig;
+use tidegate_server::ReadyWhen;
+use tidegate_server::internal::check::CheckService;
+use tidegate_server::internal::console::{self, ConsoleContext, ConsoleState, CookieSecurity};
+use tidegate_server::internal::observe::metrics::Metrics;
+use tidegate_server::internal::policy::{LoadedSources, PolicyManager, PolicySource, PolicySources};
+use tidegate_server::internal::shutdown::{self, ShutdownTrigger};
+use tidegate_server::internal::transport::allowed_hosts::AllowedHosts;
+use tidegate_server::internal::transport::auth::AuthTokens;
+use tidegate_server::internal::transport::envoy::grpc::GrpcServices;
+use tidegate_server::internal::transport::envoy::service::EnvoyService;
+use tidegate_server::internal::transport::envoy::settings::EnvoySettings;
+use tidegate_server::internal::transport::http::{self, AppState};
+use tidegate_server::internal::transport::listener::Timeouts;
 use tokio::runtime::{Builder, Runtime};
 
-/// Rules of every kind of limit, for the names that the seeds use.
+/// Rules with every kind of limit, under the names that the seeds use.
 const POLICY: &str = r#"
 rules:
   - { name: api, key: [client_ip], limits: ["10/s burst 20", "fixed-window 1000/d"], shadow_limits: [5/s] }
@@ -40,66 +43,69 @@ descriptors:
   - { key: free, rate_limit: { unlimited: true } }
 "#;
 
-/// How long an answer may take that somebody has asked to wait for: the clock stands still.
-const PATIENCE: Duration = Duration::from_millis(5);
+/// Timeout of a request: one that waits for a limit would wait forever, as the clock stands still.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// A server without sockets.
-pub struct World {
-    pub service: Arc<Service>,
-    pub envoy: Arc<RateLimits>,
-    pub tokens: Arc<Tokens>,
-    /// All of the HTTP door behind the connection.
+/// The services behind the listeners.
+pub struct ServerFixture {
+    pub service: Arc<CheckService>,
+    pub envoy: Arc<EnvoyService>,
+    pub tokens: Arc<AuthTokens>,
+    /// All routes of the HTTP listener.
     pub router: axum::Router,
-    _drainer: Drainer,
+    _shutdown: ShutdownTrigger,
     runtime: Runtime,
 }
 
-impl World {
+impl ServerFixture {
     pub fn new() -> Self {
         let engine = Memory::builder().clock(ManualClock::default()).cap_bytes(1 << 20).build();
         let metrics = Arc::new(Metrics::default());
-        let policy = Config::load_str("policy.yaml", POLICY).expect("a good policy");
-        let envoy = EnvoyConfig::load_str("edge.yaml", ENVOY).expect("good limits");
-        let read = Read { policy, envoy: Some(Arc::new(envoy)), tls: None };
-        let active = read.active(&metrics).expect("rules that go together");
-        let service = Arc::new(Service::new(Arc::new(engine), active, metrics));
-        let (_, seen) = Source::Sample.load();
-        let policies = Policies::new(service.clone(), Sources::from(Source::Sample), read, seen);
-        let envoy = Arc::new(RateLimits::new(service.clone(), Settings::default()));
-        let tokens = Arc::new(Tokens::new(None, Some("admin")));
-        let (drainer, drain) = drain::channel();
-        let deadlines = Deadlines::default();
-        let grpc = Grpc::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
+        let policy = PolicyLoader::load_str("policy.yaml", POLICY).expect("a valid policy");
+        let envoy = EnvoyConfig::load_str("edge.yaml", ENVOY).expect("valid limits");
+        let loaded = LoadedSources { policy, envoy: Some(Arc::new(envoy)), tls: None };
+        let active = loaded.active(&metrics).expect("consistent rules");
+        let service = Arc::new(CheckService::new(Arc::new(engine), active, metrics));
+        let (_, versions) = PolicySource::Sample.load();
+        let sources = PolicySources::from(PolicySource::Sample);
+        let policies = PolicyManager::new(service.clone(), sources, loaded, versions);
+        let envoy = Arc::new(EnvoyService::new(service.clone(), EnvoySettings::default()));
+        let tokens = Arc::new(AuthTokens::new(None, Some("admin")));
+        let (trigger, drain) = shutdown::channel();
+        let timeouts = Timeouts::default();
+        let grpc = GrpcServices::new(envoy.clone(), tokens.clone(), timeouts, drain.clone());
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
         let address = ([127, 0, 0, 1], 8080).into();
-        let console = Console::new(address, Tls::Off, Vec::new(), service.clock().clone());
-        let door = http::Door {
+        let console = ConsoleState::new(address, CookieSecurity::Off, service.clock().clone());
+        let state = AppState {
             service: service.clone(),
             policies: Arc::new(policies),
             tokens: tokens.clone(),
+            hosts: Arc::new(AllowedHosts::new(address, Vec::new())),
             envoy: envoy.clone(),
-            console: Arc::new(console),
             drain,
+            ready_when: ReadyWhen::default(),
         };
-        let router = http::router(door, &grpc);
-        Self { service, envoy, tokens, router, _drainer: drainer, runtime }
+        let context = ConsoleContext { app: state.clone(), console: Arc::new(console) };
+        let router = http::router(state, &grpc, console::router(context));
+        Self { service, envoy, tokens, router, _shutdown: trigger, runtime }
     }
 
-    /// What comes of it, unless it waits for a turn that never comes.
+    /// The output of `work`; `None` if it waits for the clock.
     pub fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.ok() })
+        self.runtime.block_on(async { tokio::time::timeout(REQUEST_TIMEOUT, work).await.ok() })
     }
 }
 
-impl Default for World {
+impl Default for ServerFixture {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// A text either is a limit, and then it prints as one that reads the same, or it is told what is wrong in
-/// one line, at a place inside of it, with a suggestion that is a limit.
-pub fn read_limit(text: &str) {
+/// Parses a limit. A valid one must print as text that parses as the same limit. An invalid one
+/// must give an error of one line, with a position inside of the text and a suggestion that parses.
+pub fn check_notation(text: &str) {
     match text.parse::<Limit>() {
         Ok(limit) => {
             let printed = limit.to_string();

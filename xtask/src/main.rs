@@ -1,65 +1,76 @@
-//! The project's own tools, called as `cargo xtask <tool>`.
+//! Project tools, run as `cargo xtask <tool>`.
 //!
-//! # Layout
-//!
-//! - `licences`: every dependency's licence is one we may ship. `spdx` reads licence expressions.
-//! - `mutants`: every small change to the core breaks a test. `sources` are the files to change,
-//!   `lexer` finds their tokens and `flips` what to change; `workshop` is a copy of the workspace
-//!   to change it in, `argued` the changes that cannot matter, `report` what is said in the end.
-//! - `package`: what is released. `debian` is the package for dpkg, `tree` a folder to pack, `options` what was asked
-//!   for. `sbom`: what the binary is made of.
-//! - `protos`: the code of the protocols that the server speaks and did not invent.
+//! - `protos`: generates the Rust code of the Envoy protocol.
+//! - `deny`, `mutants`, `deb`, `cyclonedx`: the cargo tool of that name, installed if it is
+//!   missing.
 
-mod licences;
 mod mutants;
-mod package;
 mod protos;
-mod sbom;
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const USAGE: &str = "\
-usage: cargo xtask licences
-       cargo xtask protos
-       cargo xtask mutants [--jobs N] [--shard K/N] [--file PATTERN] [--list]
-       cargo xtask package [--target TARGET] [--out DIR] [--binary FILE]";
+usage: cargo xtask protos
+       cargo xtask deny check            licences, sources and advisories of dependencies
+       cargo xtask mutants [OPTIONS]     mutation testing of the core
+       cargo xtask mutants --sample COUNT --seed SEED
+                                         what the quick tests catch, of what the full tests catch
+       cargo xtask deb|cyclonedx ..      used by packaging/build";
 
-/// What a tool found: exit code 0 or 1. Code 2 is kept for a tool that could not do its work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Finding {
-    Good,
-    Faulty,
-}
+/// Exit code if the tool is not installed and cannot be.
+const NOT_INSTALLED: u8 = 3;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
-        Ok(Finding::Good) => ExitCode::SUCCESS,
-        Ok(Finding::Faulty) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn run(arguments: &[String]) -> Result<Finding> {
-    match arguments.split_first() {
-        Some((tool, [])) if tool == "licences" => licences::run(),
-        Some((tool, [])) if tool == "protos" => protos::run(),
-        Some((tool, options)) if tool == "mutants" => mutants::run(&options.try_into()?),
-        Some((tool, options)) if tool == "package" => {
-            package::run(&package::Options::try_from(options)?)
+    let run = match arguments.split_first() {
+        Some((tool, [])) if tool == "protos" => protos::run().map(|()| ExitCode::SUCCESS),
+        Some((tool, rest)) if ["deny", "mutants", "deb", "cyclonedx"].contains(&&**tool) => {
+            cargo_tool(tool, rest)
         }
         _ => Err(USAGE.into()),
-    }
+    };
+    run.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(2)
+    })
 }
 
-/// The folder that holds the workspace.
+/// Runs `cargo TOOL`, after `cargo install cargo-TOOL` if it is missing.
+fn cargo_tool(tool: &str, arguments: &[String]) -> Result<ExitCode> {
+    let is_installed = cargo().args([tool, "--version"]).output()?.status.success();
+    if !is_installed {
+        let package = format!("cargo-{tool}");
+        eprintln!("{package} is not installed; running cargo install --locked {package}");
+        if !cargo().args(["install", "--locked", &package]).status()?.success() {
+            eprintln!("skipped: {package} could not be installed; is there a network?");
+            return Ok(ExitCode::from(NOT_INSTALLED));
+        }
+    }
+    if let [sample, count, seed, number] = arguments
+        && (tool, &**sample, &**seed) == ("mutants", "--sample", "--seed")
+    {
+        mutants::sample(count.parse()?, number.parse()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = cargo();
+    command.arg(tool);
+    if tool == "mutants" {
+        // Slow tests read the variable and try fewer cases.
+        command.args(["--package", "tidegate-core"]).env("TIDEGATE_MUTANTS", "1");
+    }
+    let status = command.args(arguments).status()?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(2)))
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The root folder of the workspace.
 fn workspace_root() -> Result<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as `cargo xtask`")?;
     let root = PathBuf::from(package).parent().map(PathBuf::from);

@@ -1,198 +1,123 @@
-//! Whether the tests notice every small change to the core.
+//! `cargo xtask mutants --sample COUNT --seed SEED`: how many mutants of the core the quick tests
+//! catch, of those that the full tests catch.
+//!
+//! Each pass runs on what the one before has missed, so that the slow tests see few mutants.
 
-mod argued;
-mod flips;
-mod lexer;
-mod options;
-mod report;
-mod sources;
-mod workshop;
-
-use std::fmt;
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::process::{Command, Stdio};
 
-use crate::{Finding, Result};
+use crate::{Result, cargo, workspace_root};
 
-use argued::Argued;
-use flips::Edit;
-use options::Options;
-use sources::File;
-use workshop::Workshop;
+/// The tests of a pass.
+struct Pass {
+    name: &'static str,
+    packages: &'static [&'static str],
+    /// Names of test modules; empty for all.
+    filter: &'static [&'static str],
+    is_quick: bool,
+}
 
-/// What is changed.
-const SOURCES: &str = "crates/tidegate-core/src";
-
-/// The arguments of `cargo test` that a mutant has to survive, one run after the other. Those
-/// that build the least come first, since most mutants get no further.
-const TESTS: &[&[&str]] = &[
-    &["--package", "tidegate-core", "--lib"],
-    &["--package", "tidegate-core", "--tests"],
-    &["--package", "tidegate", "--tests"],
+const PASSES: [Pass; 3] = [
+    Pass {
+        name: "quick tests of the core",
+        packages: &["tidegate-core"],
+        filter: &[],
+        is_quick: true,
+    },
+    Pass {
+        name: "quick model and conformance tests",
+        packages: &["tidegate"],
+        filter: &["reference_model", "conformance"],
+        is_quick: true,
+    },
+    Pass {
+        name: "full tests",
+        packages: &["tidegate-core", "tidegate"],
+        filter: &[],
+        is_quick: false,
+    },
 ];
 
-/// Tries the mutants that `options` choose and reports what became of them.
-pub(crate) fn run(options: &Options) -> Result<Finding> {
-    let root = crate::workspace_root()?;
-    let files = sources::read(&root, SOURCES)?;
-    let all: Vec<Mutant<'_>> = files.iter().flat_map(mutants).collect();
-    let chosen = options.choose(&all);
-    if options.list {
-        chosen.iter().for_each(|mutant| println!("{mutant}"));
-        println!("{} mutants", chosen.len());
-        return Ok(Finding::Good);
+pub(crate) fn sample(count: usize, seed: u64) -> Result<()> {
+    let mut left = choose(list()?, count, seed);
+    let all = left.len();
+    let mut caught = Vec::new();
+    for pass in &PASSES {
+        let before = left.len();
+        left = pass.run(&left)?;
+        caught.push(before - left.len());
+        println!("{}: {} of {before} caught", pass.name, before - left.len());
     }
-    if chosen.is_empty() {
-        return Err("no mutant is chosen; see which there are with --list".into());
-    }
-    let argued = Argued::read(&root.join("mutants.txt"), &all)?;
-    let target = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-    let trials = try_all(&chosen, options.jobs, |number| Workshop::open(&root, &target, number))?;
-    let (text, finding) = report::write(&trials, &argued);
-    print!("\n{text}");
-    fs::write(target.join("mutants").join("report.txt"), text)?;
-    Ok(finding)
+    let (quick, full) = (caught[0] + caught[1], caught.iter().sum::<usize>());
+    let percent = 100.0 * quick as f64 / full.max(1) as f64;
+    println!(
+        "seed {seed}, {all} mutants: quick {quick}, full {full}, {percent:.1} %; missed by all:"
+    );
+    left.iter().for_each(|mutant| println!("  {mutant}"));
+    Ok(())
 }
 
-/// A file with one edit to try.
-struct Mutant<'a> {
-    file: &'a File,
-    edit: Edit,
-    line: usize,
-    column: usize,
-    /// 1, or 2 for the second with the same edit on the same line or an equal one, and so on.
-    ordinal: usize,
+/// The names of all mutants of the core.
+fn list() -> Result<Vec<String>> {
+    let listed = mutants().arg("--list").stderr(Stdio::inherit()).output()?;
+    Ok(String::from_utf8(listed.stdout)?.lines().map(String::from).collect())
 }
 
-impl Mutant<'_> {
-    /// `old -> new`, and `old -> new #2` for the second of its kind.
-    fn change(&self) -> String {
-        let Edit { old, new, .. } = &self.edit;
-        match self.ordinal {
-            1 => format!("{old} -> {new}"),
-            ordinal => format!("{old} -> {new} #{ordinal}"),
+/// Takes `count` of `all`, the same for the same seed.
+fn choose(mut all: Vec<String>, count: usize, seed: u64) -> Vec<String> {
+    let mut state = seed;
+    let mut chosen = Vec::new();
+    while chosen.len() < count && !all.is_empty() {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        chosen.push(all.swap_remove((mixed % all.len() as u64) as usize));
+    }
+    chosen
+}
+
+impl Pass {
+    /// Returns the mutants that no test has caught. Those that do not compile are left out.
+    fn run(&self, chosen: &[String]) -> Result<Vec<String>> {
+        if chosen.is_empty() {
+            return Ok(Vec::new());
         }
-    }
-
-    fn looks_like(&self, other: &Self) -> bool {
-        let (a, b) = (&self.edit, &other.edit);
-        a.old == b.old && a.new == b.new && self.source_line() == other.source_line()
-    }
-
-    fn source_line(&self) -> &str {
-        self.file.source.lines().nth(self.line - 1).unwrap_or_default().trim()
-    }
-}
-
-impl fmt::Display for Mutant<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file: File { path, .. }, line, column, .. } = self;
-        write!(f, "{path}:{line}:{column}  {}  | {}", self.change(), self.source_line())
-    }
-}
-
-/// What became of a mutant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    /// A test failed.
-    Caught,
-    /// The tests did not end in time.
-    TimedOut,
-    /// Nobody noticed.
-    Survived,
-    /// It does not compile.
-    Unviable,
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Caught => "caught",
-            Self::TimedOut => "timed out",
-            Self::Survived => "survived",
-            Self::Unviable => "unviable",
-        })
-    }
-}
-
-/// A mutant and what became of it.
-struct Trial<'a> {
-    mutant: &'a Mutant<'a>,
-    outcome: Outcome,
-}
-
-fn mutants(file: &File) -> Vec<Mutant<'_>> {
-    let mut mutants: Vec<Mutant<'_>> = Vec::new();
-    for edit in flips::edits(&file.source) {
-        let before = &file.source[..edit.span.start];
-        let line = before.matches('\n').count() + 1;
-        let column = before.chars().rev().take_while(|&before| before != '\n').count() + 1;
-        let mut mutant = Mutant { file, edit, line, column, ordinal: 1 };
-        mutant.ordinal += mutants.iter().filter(|earlier| earlier.looks_like(&mutant)).count();
-        mutants.push(mutant);
-    }
-    mutants
-}
-
-/// Tries every mutant, each in the next free workshop. The first error ends the run.
-fn try_all<'a>(
-    mutants: &[&'a Mutant<'a>],
-    jobs: usize,
-    open: impl Fn(usize) -> Result<Workshop> + Sync,
-) -> Result<Vec<Trial<'a>>> {
-    let next = AtomicUsize::new(0);
-    let work = &|number| {
-        let trials = open(number).and_then(|workshop| try_next(mutants, &next, &workshop));
-        if trials.is_err() {
-            next.store(mutants.len(), Ordering::Relaxed);
+        let names: Vec<String> = chosen.iter().map(|name| escaped(name)).collect();
+        let output = workspace_root()?.join("target/mutants");
+        let mut command = mutants();
+        command.args(["--no-config", "--re", &format!("^({})$", names.join("|"))]);
+        for package in self.packages {
+            command.args(["--test-package", package]);
         }
-        trials
-    };
-    let mut trials = thread::scope(|scope| -> Result<Vec<Trial<'a>>> {
-        let workers: Vec<_> = (1..=jobs).map(|number| scope.spawn(move || work(number))).collect();
-        let mut trials = Vec::new();
-        for worker in workers {
-            trials.extend(worker.join().map_err(|_| "a worker panicked")??);
+        command.arg("--output").arg(&output).args(["--", "--all-features", "--lib", "--tests"]);
+        if !self.filter.is_empty() {
+            command.arg("--").args(self.filter);
         }
-        Ok(trials)
-    })?;
-    trials.sort_by_key(|trial| (trial.mutant.file.path.as_str(), trial.mutant.edit.span.start));
-    Ok(trials)
-}
-
-/// Takes the `next` mutant to `workshop`, until there is none.
-fn try_next<'a>(
-    mutants: &[&'a Mutant<'a>],
-    next: &AtomicUsize,
-    workshop: &Workshop,
-) -> Result<Vec<Trial<'a>>> {
-    let mut trials = Vec::new();
-    loop {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let Some(&mutant) = mutants.get(index) else { return Ok(trials) };
-        let outcome = workshop.attempt(mutant)?;
-        println!("[{}/{}] {outcome:<9}  {mutant}", index + 1, mutants.len());
-        trials.push(Trial { mutant, outcome });
+        if self.is_quick {
+            command.env("TIDEGATE_QUICK", "1");
+        }
+        // The exit code says whether any mutant was missed.
+        command.stdout(Stdio::null()).status()?;
+        let missed = fs::read_to_string(output.join("mutants.out/missed.txt"))?;
+        Ok(missed.lines().map(String::from).collect())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{File, mutants};
+fn mutants() -> Command {
+    let mut command = cargo();
+    command.args(["mutants", "--package", "tidegate-core"]);
+    command
+}
 
-    #[test]
-    fn a_mutant_is_shown_with_its_place_its_change_and_its_line() {
-        let file = File { path: "a.rs".into(), source: "fn f() {\n    é(b <\n c < d)\n}".into() };
-        let shown: Vec<String> = mutants(&file).iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["a.rs:2:9  < -> <=  | é(b <", "a.rs:3:4  < -> <=  | c < d)"]);
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        if "\\.+*?()|[]{}^$#&-~".contains(c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
     }
-
-    #[test]
-    fn mutants_that_look_the_same_are_numbered() {
-        let source = "{\n    a + b + c;\n    a - b;\n        a + b + c;\n}";
-        let file = File { path: "a.rs".into(), source: source.into() };
-        let changes: Vec<String> = mutants(&file).iter().map(|mutant| mutant.change()).collect();
-        assert_eq!(changes, ["+ -> -", "+ -> - #2", "- -> +", "+ -> - #3", "+ -> - #4"]);
-    }
+    escaped
 }

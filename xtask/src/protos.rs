@@ -1,20 +1,20 @@
-//! The Rust code of the protocols in `proto/`, without `protoc`.
+//! Generates the Rust code of the protocols in `proto/`, without `protoc`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Finding, Result, workspace_root};
+use crate::{Result, workspace_root};
 
-/// What is compiled, with all that it needs.
+/// The file to compile, together with its imports.
 const ROOT: &str = "envoy/service/ratelimit/v3/rls.proto";
-/// Where the code lies.
-const CODE: &str = "crates/tidegate-server/src/envoy/proto";
-/// The protocols themselves, for reflection.
+/// The folder of the generated code.
+const CODE: &str = "crates/tidegate-server/src/transport/envoy/proto";
+/// The file descriptors, for reflection.
 const DESCRIPTORS: &str = "descriptors.bin";
 
-/// Writes the code anew.
-pub(crate) fn run() -> Result<Finding> {
+/// Regenerates the code.
+pub(crate) fn run() -> Result<()> {
     let folder = workspace_root()?.join(CODE);
     let wanted = compile()?;
     fs::create_dir_all(&folder)?;
@@ -25,14 +25,14 @@ pub(crate) fn run() -> Result<Finding> {
         fs::write(folder.join(name), bytes)?;
     }
     println!("{} files in {CODE}", wanted.len());
-    Ok(Finding::Good)
+    Ok(())
 }
 
-/// Every file by its name.
+/// Files by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
 fn compile() -> Result<Files> {
-    let out = Scratch::new()?;
+    let out = TempDir::new()?;
     let mut protocols = protox::Compiler::new([workspace_root()?.join("proto")])?;
     protocols.include_imports(true).include_source_info(true).open_file(ROOT)?;
     tonic_prost_build::configure()
@@ -42,7 +42,7 @@ fn compile() -> Result<Files> {
         .out_dir(&out.0)
         .compile_fds(protocols.file_descriptor_set())?;
     let mut files = read(&out.0)?;
-    // Nobody who asks over the wire wants the comments.
+    // Reflection does not need the comments.
     let descriptors = protocols.include_source_info(false).encode_file_descriptor_set();
     files.insert(DESCRIPTORS.into(), descriptors);
     Ok(files)
@@ -58,10 +58,10 @@ fn read(folder: &Path) -> Result<Files> {
     Ok(files)
 }
 
-/// A folder of our own; gone when it is dropped.
-struct Scratch(PathBuf);
+/// A temporary folder, removed when dropped.
+struct TempDir(PathBuf);
 
-impl Scratch {
+impl TempDir {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("tidegate-protos-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
@@ -69,9 +69,9 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempDir {
     fn drop(&mut self) {
-        // Left behind, it harms nobody.
+        // A folder that is left behind does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_code_is_what_the_protocols_compile_to() {
+    fn the_generated_code_is_up_to_date() {
         let there = read(&workspace_root().unwrap().join(CODE)).unwrap();
         let wanted = compile().unwrap();
         let names = |files: &Files| files.keys().cloned().collect::<Vec<_>>();

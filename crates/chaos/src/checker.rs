@@ -1,16 +1,16 @@
-//! Judges what was admitted, from the raw log alone.
+//! Checks admissions against the bound of a limit, from the log only.
 //!
-//! A decision fell somewhere between the two instants at which its caller read the clock. An interval is
-//! charged only with those that lie inside it for certain, so whatever is found is an excess.
+//! A decision was made between the two instants at which its caller read the clock. An interval
+//! counts only decisions that certainly lie inside it, so every reported excess is real.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tidegate::Source;
 
-use crate::log::{Entry, SOURCES, Said};
+use crate::log::{CallResult, LoggedCall, SOURCES};
 
-/// The bound that a limit promises, in microseconds.
+/// The guaranteed bound of a limit, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bound {
     /// At most `limit` in every half-open interval of length `window`.
@@ -20,7 +20,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// What it allows when the store has forgotten everything so many times.
+    /// The bound if the store has lost its state so many times.
     pub(crate) fn after(self, forgotten: u64) -> Self {
         match self {
             Self::Window { limit, window } => {
@@ -32,19 +32,19 @@ impl Bound {
         }
     }
 
-    /// What half of the limit allows, which is what a process grants alone.
+    /// The bound of half the limit, which is what the fallback enforces.
     pub(crate) fn half(self) -> Self {
         let half = |count: u64| if count == 0 { 0 } else { (count / 2).max(1) };
         match self {
             Self::Window { limit, window } => Self::Window { limit: half(limit), window },
-            // The rate as a fraction, since half of an odd count is none.
+            // The rate stays a fraction: half of an odd count is not an integer.
             Self::Bucket { burst, count, period } => {
                 Self::Bucket { burst: half(burst), count, period: 2 * period }
             }
         }
     }
 
-    /// What both allow together.
+    /// Sum of both bounds.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Window { limit, window }, Self::Window { limit: more, window: same }) => {
@@ -61,7 +61,7 @@ impl Bound {
         }
     }
 
-    /// What it allows at once.
+    /// Admissions allowed at one instant.
     pub(crate) fn at_once(self) -> u64 {
         match self {
             Self::Window { limit, .. } => limit,
@@ -69,12 +69,16 @@ impl Bound {
         }
     }
 
-    /// The most that one key was admitted at once, in its worst interval: for a window what lies inside
-    /// one, for a bucket what is beyond its rate. At most [`at_once`](Self::at_once), if it holds.
-    pub(crate) fn worst(self, log: &[Entry], counts: impl Fn(Source) -> bool) -> Worst {
-        let mut by_key = BTreeMap::<u32, Vec<&Entry>>::new();
+    /// Admissions of the worst interval of any key: for a window those inside one, for a bucket
+    /// those beyond its rate. At most [`at_once`](Self::at_once) if the bound holds.
+    pub(crate) fn worst(
+        self,
+        log: &[LoggedCall],
+        counts: impl Fn(Source) -> bool,
+    ) -> WorstInterval {
+        let mut by_key = BTreeMap::<u32, Vec<&LoggedCall>>::new();
         for entry in log {
-            if matches!(entry.said, Said::Allow(source) if counts(source)) {
+            if matches!(entry.result, CallResult::Allow(source) if counts(source)) {
                 by_key.entry(entry.key).or_default().push(entry);
             }
         }
@@ -82,7 +86,7 @@ impl Bound {
         worst.max_by_key(|worst| worst.admitted).unwrap_or_default()
     }
 
-    fn worst_of(self, key: u32, mut admitted: Vec<&Entry>) -> Worst {
+    fn worst_of(self, key: u32, mut admitted: Vec<&LoggedCall>) -> WorstInterval {
         let mut ends: Vec<u64> = admitted.iter().map(|entry| entry.ended).collect();
         ends.sort_unstable();
         ends.dedup();
@@ -93,8 +97,8 @@ impl Bound {
         };
         let level = |end: &u64| -rate * i128::from(*end);
         let mut sums = Sums::new(&ends.iter().map(level).collect::<Vec<_>>());
-        let mut worst = Worst { key, ..Worst::default() };
-        // From the last that began: all that are in it by then began after the start of the interval.
+        let mut worst = WorstInterval { key, ..WorstInterval::default() };
+        // By start, latest first: all calls added so far began after the start of the interval.
         admitted.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.begun));
         let mut rest = &admitted[..];
         while let Some(start) = rest.first().map(|entry| entry.begun) {
@@ -108,10 +112,10 @@ impl Bound {
                 Self::Window { window, .. } => ends.partition_point(|end| *end < start + window),
                 Self::Bucket { .. } => ends.len(),
             };
-            // What ended before cannot have begun after.
+            // A call that ended before the start also began before it.
             let first = ends.partition_point(|end| *end < start);
-            let most = sums.most(first..last) + rate * i128::from(start);
-            let excess = u64::try_from(most.max(0).div_ceil_by(unit)).unwrap();
+            let max = sums.max(first..last) + rate * i128::from(start);
+            let excess = u64::try_from(max.max(0).div_ceil_by(unit)).unwrap();
             if excess > worst.admitted {
                 (worst.admitted, worst.at) = (excess, start);
             }
@@ -122,21 +126,24 @@ impl Bound {
 
 /// The worst interval of the worst key.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Worst {
+pub(crate) struct WorstInterval {
     pub(crate) admitted: u64,
     pub(crate) key: u32,
-    /// When it began.
+    /// Start of the interval.
     pub(crate) at: u64,
 }
 
-/// How many decisions each source made, those without any last.
-pub(crate) fn by_source(log: &[Entry]) -> Vec<(&'static str, u64)> {
-    let count = |source| log.iter().filter(|entry| entry.said.source() == source).count() as u64;
+/// Name for calls without a decision in [`by_source`].
+pub(crate) const NO_SOURCE: &str = "none";
+
+/// Number of decisions by source; calls without a decision last.
+pub(crate) fn by_source(log: &[LoggedCall]) -> Vec<(&'static str, u64)> {
+    let count = |source| log.iter().filter(|entry| entry.result.source() == source).count() as u64;
     let named = SOURCES.into_iter().map(|source| (source.name(), count(Some(source))));
-    named.chain([("nobody", count(None))]).filter(|(_, count)| *count > 0).collect()
+    named.chain([(NO_SOURCE, count(None))]).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The value below which so many of a thousand lie. Zero of nothing.
+/// The quantile in per mille; 0 for no values.
 pub(crate) fn quantile(values: &mut [u64], per_mille: usize) -> u64 {
     values.sort_unstable();
     let place = (values.len() * per_mille).div_ceil(1000).max(1) - 1;
@@ -147,71 +154,71 @@ trait DivCeil {
     fn div_ceil_by(self, unit: Self) -> Self;
 }
 
-/// Of what is not negative. A part of a permit beyond the bound is a permit beyond it.
+/// For non-negative values. A fraction of a permit beyond the bound counts as a whole one.
 impl DivCeil for i128 {
     fn div_ceil_by(self, unit: Self) -> Self {
         (self + unit - 1) / unit
     }
 }
 
-/// Numbers in a row: some are raised together, and the largest of a part is asked for.
+/// Segment tree: adds to a suffix, returns the maximum of a range.
 struct Sums {
-    /// A tree: the largest below each node, without what its ancestors were raised by.
-    most: Vec<i128>,
-    raised: Vec<i128>,
+    /// Maximum below each node, without the additions of its ancestors.
+    max: Vec<i128>,
+    added: Vec<i128>,
     leaves: usize,
 }
 
 impl Sums {
     fn new(values: &[i128]) -> Self {
         let leaves = values.len().next_power_of_two().max(1);
-        let mut most = vec![LOWEST; 2 * leaves];
-        most[leaves..leaves + values.len()].copy_from_slice(values);
+        let mut max = vec![LOWEST; 2 * leaves];
+        max[leaves..leaves + values.len()].copy_from_slice(values);
         for node in (1..leaves).rev() {
-            most[node] = most[2 * node].max(most[2 * node + 1]);
+            max[node] = max[2 * node].max(max[2 * node + 1]);
         }
-        Self { most, raised: vec![0; 2 * leaves], leaves }
+        Self { max, added: vec![0; 2 * leaves], leaves }
     }
 
-    /// Raises all from `place` on.
+    /// Adds to all values from `place` on.
     fn add_from(&mut self, place: usize, amount: i128) {
         let mut node = place + self.leaves;
-        self.raise(node, amount);
+        self.add_to_node(node, amount);
         while node > 1 {
             if node.is_multiple_of(2) {
-                self.raise(node + 1, amount);
+                self.add_to_node(node + 1, amount);
             }
             node /= 2;
-            self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]) + self.raised[node];
+            self.max[node] = self.max[2 * node].max(self.max[2 * node + 1]) + self.added[node];
         }
     }
 
-    fn raise(&mut self, node: usize, amount: i128) {
-        self.most[node] += amount;
-        self.raised[node] += amount;
+    fn add_to_node(&mut self, node: usize, amount: i128) {
+        self.max[node] += amount;
+        self.added[node] += amount;
     }
 
-    /// The largest of these; hardly anything if there are none.
-    fn most(&self, of: Range<usize>) -> i128 {
-        self.most_below(1, 0..self.leaves, &of)
+    /// Maximum of a range; [`LOWEST`] if it is empty.
+    fn max(&self, of: Range<usize>) -> i128 {
+        self.max_below(1, 0..self.leaves, &of)
     }
 
-    /// The same among what lies below a node, which has these.
-    fn most_below(&self, node: usize, has: Range<usize>, of: &Range<usize>) -> i128 {
+    /// Maximum of the range among the leaves `has` below a node.
+    fn max_below(&self, node: usize, has: Range<usize>, of: &Range<usize>) -> i128 {
         if has.end <= of.start || of.end <= has.start {
             return LOWEST;
         }
         if of.start <= has.start && has.end <= of.end {
-            return self.most[node];
+            return self.max[node];
         }
         let middle = has.start.midpoint(has.end);
-        let left = self.most_below(2 * node, has.start..middle, of);
-        let right = self.most_below(2 * node + 1, middle..has.end, of);
-        left.max(right) + self.raised[node]
+        let left = self.max_below(2 * node, has.start..middle, of);
+        let right = self.max_below(2 * node + 1, middle..has.end, of);
+        left.max(right) + self.added[node]
     }
 }
 
-/// Less than whatever can be counted.
+/// Below every possible sum.
 const LOWEST: i128 = i128::MIN / 4;
 
 #[cfg(test)]

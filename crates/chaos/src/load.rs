@@ -1,24 +1,25 @@
-//! Callers, in an open loop: they come at their rate, whether those before them were answered or not.
+//! Open-loop load: calls start at a fixed rate, whether earlier calls have completed or not.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tidegate::Limiter;
-use tidegate_model::Rng;
+use testkit::timing::HANG;
+use tidegate::{Limiter, Source};
+use tidegate_model::TraceRng;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::log::{Entry, Log, Said, micros};
-use crate::stack::DEADLINE;
+use crate::log::{CallLog, CallResult, LoggedCall, micros};
 
-const MOMENT: Duration = Duration::from_millis(1);
-/// So many calls at a time and no more, or a harness with a hole would eat the machine.
-const MOST_PENDING: u64 = 50_000;
+const TICK: Duration = Duration::from_millis(1);
+/// Upper bound of calls in flight, which protects the machine from a bug of the harness.
+const MAX_PENDING: usize = 50_000;
 
-/// Calls at a rate, until it is ended.
+/// Starts calls at a rate until it is stopped.
 pub(crate) struct Load {
-    over: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
 }
@@ -26,126 +27,165 @@ pub(crate) struct Load {
 #[derive(Default)]
 struct Counts {
     begun: AtomicU64,
-    ended: AtomicU64,
+    /// Numbers of the calls that have no decision yet.
+    in_flight: Mutex<BTreeSet<u64>>,
+    /// Latest start of a call that the store has decided.
+    last_by_store: AtomicU64,
 }
 
-/// Who asks for what.
+impl Counts {
+    async fn undecided(&self) -> u64 {
+        let before = self.begun.load(Ordering::Acquire);
+        until(HANG, || self.in_flight().first().is_none_or(|oldest| *oldest > before)).await;
+        self.in_flight().range(..=before).count() as u64
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.in_flight.lock().unwrap()
+    }
+}
+
+/// Limiter, keys and rate of a load.
 #[derive(Clone)]
 pub(crate) struct Callers {
     pub(crate) limiter: Limiter,
-    /// The numbers of the keys, each as likely as the others.
+    /// Key numbers, chosen uniformly.
     pub(crate) keys: std::ops::Range<u32>,
-    /// A second.
+    /// Calls per second.
     pub(crate) rate: u64,
     pub(crate) client: u8,
     pub(crate) seed: u64,
 }
 
 impl Callers {
-    /// What the key of this number is called.
+    /// Name of the key with this number.
     pub(crate) fn name(key: u32) -> String {
         format!("key {key}")
     }
 }
 
 impl Load {
-    pub(crate) fn begin(callers: Callers, log: &Log) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
+    pub(crate) fn start(callers: Callers, log: &CallLog) -> Self {
+        let stopped = Arc::new(AtomicBool::new(false));
         let counts = Arc::new(Counts::default());
-        let task = tokio::spawn(come(callers, log.clone(), Arc::clone(&over), Arc::clone(&counts)));
-        Self { over, counts, task }
+        let task =
+            tokio::spawn(run(callers, log.clone(), Arc::clone(&stopped), Arc::clone(&counts)));
+        Self { stopped, counts, task }
     }
 
-    /// No more calls come. How many of those that came are still without an answer a second later:
-    /// they hang.
-    pub(crate) async fn end(self) -> u64 {
-        self.over.store(true, Ordering::Relaxed);
+    /// Stops, and returns the number of calls that hang.
+    pub(crate) async fn stop(self) -> u64 {
+        self.stopped.store(true, Ordering::Relaxed);
         self.task.await.unwrap();
-        let pending = || {
-            let ended = self.counts.ended.load(Ordering::Acquire);
-            self.counts.begun.load(Ordering::Acquire) - ended
-        };
-        for _ in 0..1000 {
-            if pending() == 0 {
-                return 0;
-            }
-            sleep(MOMENT).await;
-        }
-        pending()
+        self.counts.undecided().await
     }
 
-    /// How many came so far.
+    /// Waits for the decisions of all calls started so far, and returns the number of calls that
+    /// hang.
+    pub(crate) async fn undecided(&self) -> u64 {
+        self.counts.undecided().await
+    }
+
+    /// Waits until the store decides a call that started after this time of the log.
+    pub(crate) async fn until_store_decides(&self, since: u64) {
+        until(HANG, || self.counts.last_by_store.load(Ordering::Acquire) >= since).await;
+    }
+
+    /// Number of calls started so far.
     pub(crate) fn begun(&self) -> u64 {
         self.counts.begun.load(Ordering::Acquire)
     }
 }
 
-async fn come(callers: Callers, log: Log, over: Arc<AtomicBool>, counts: Arc<Counts>) {
+/// Waits for the condition. False if it does not hold within `timeout`.
+pub(crate) async fn until(timeout: Duration, condition: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !condition() {
+        if begun.elapsed() > timeout {
+            return false;
+        }
+        sleep(2 * TICK).await;
+    }
+    true
+}
+
+async fn run(callers: Callers, log: CallLog, stopped: Arc<AtomicBool>, counts: Arc<Counts>) {
     let zero = Instant::now();
     let names: Arc<[String]> = callers.keys.clone().map(Callers::name).collect();
-    let mut rng = Rng::new(callers.seed);
-    let mut come = 0;
-    for moment in 1.. {
-        if over.load(Ordering::Relaxed) {
+    let mut rng = TraceRng::new(callers.seed);
+    let mut started = 0;
+    for tick in 1.. {
+        if stopped.load(Ordering::Relaxed) {
             return;
         }
         let due = micros(zero.elapsed()) * callers.rate / 1_000_000;
-        while come < due {
-            come += 1;
-            let pending = come - counts.ended.load(Ordering::Acquire);
-            assert!(pending < MOST_PENDING, "{pending} calls are without an answer");
-            counts.begun.fetch_add(1, Ordering::AcqRel);
+        while started < due {
+            started += 1;
+            let pending = counts.in_flight().len();
+            assert!(pending < MAX_PENDING, "{pending} calls are in flight");
+            counts.in_flight().insert(started);
+            counts.begun.store(started, Ordering::Release);
             let nth = rng.below(names.len() as u64) as usize;
             let (limiter, client) = (callers.limiter.clone(), callers.client);
             let (names, log, counts) = (Arc::clone(&names), log.clone(), Arc::clone(&counts));
-            let key = callers.keys.start + nth as u32;
+            let (key, number) = (callers.keys.start + nth as u32, started);
             tokio::spawn(async move {
                 let begun = log.now();
-                let said = Said::of(&limiter.check(&names[nth]).await);
-                log.write(&Entry { begun, ended: log.now(), key, cost: 1, client, said });
-                counts.ended.fetch_add(1, Ordering::AcqRel);
+                let result = CallResult::of(&limiter.check(&names[nth]).await);
+                log.write(&LoggedCall { begun, ended: log.now(), key, cost: 1, client, result });
+                if result.source() == Some(Source::Redis) {
+                    counts.last_by_store.fetch_max(begun, Ordering::AcqRel);
+                }
+                counts.in_flight().remove(&number);
             });
         }
-        sleep_until(zero + moment * MOMENT).await;
+        sleep_until(zero + tick * TICK).await;
     }
 }
 
-/// Timers and nothing else, as long as a call may take: how late they are is how late the machine is.
+/// Bare timers: their delay is the delay of the machine.
 pub(crate) struct Timers {
-    over: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
 impl Timers {
     const EVERY: Duration = Duration::from_millis(2);
-    /// How long each takes, if nothing is late.
-    pub(crate) const SPAN: Duration = DEADLINE;
+    /// Duration of each timer without delay.
+    pub(crate) const SPAN: Duration = Duration::from_millis(25);
 
-    /// What they take is written to `log`.
-    pub(crate) fn begin(log: &Log) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let (ended, log) = (Arc::clone(&over), log.clone());
+    /// Logs their durations.
+    pub(crate) fn start(log: &CallLog) -> Self {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (stop, log) = (Arc::clone(&stopped), log.clone());
         let task = tokio::spawn(async move {
             let zero = Instant::now();
             for nth in 1.. {
-                if ended.load(Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed) {
                     return;
                 }
                 let log = log.clone();
                 tokio::spawn(async move {
                     let begun = log.now();
                     sleep(Self::SPAN).await;
-                    let said = Said::Nothing;
-                    log.write(&Entry { begun, ended: log.now(), key: 0, cost: 0, client: 0, said });
+                    let result = CallResult::NotCharged;
+                    log.write(&LoggedCall {
+                        begun,
+                        ended: log.now(),
+                        key: 0,
+                        cost: 0,
+                        client: 0,
+                        result,
+                    });
                 });
                 sleep_until(zero + nth * Self::EVERY).await;
             }
         });
-        Self { over, task }
+        Self { stopped, task }
     }
 
-    pub(crate) async fn end(self) {
-        self.over.store(true, Ordering::Relaxed);
+    pub(crate) async fn stop(self) {
+        self.stopped.store(true, Ordering::Relaxed);
         self.task.await.unwrap();
         sleep(2 * Self::SPAN).await;
     }

@@ -1,5 +1,5 @@
-//! The raw log: every decision as its caller saw it, in a file, so that a long run needs no more memory
-//! than a short one.
+//! Log of every decision as its caller saw it. It is a file, so that a long run needs no more
+//! memory than a short one.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,41 +15,41 @@ use tokio::time::Instant;
 
 /// One call as its caller saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
-    /// Microseconds since the log began. The decision fell in between.
+pub(crate) struct LoggedCall {
+    /// Microseconds since the start of the log. The decision was made between `begun` and `ended`.
     pub(crate) begun: u64,
     pub(crate) ended: u64,
     pub(crate) key: u32,
     pub(crate) cost: u32,
-    /// Which of several clients asked.
+    /// Number of the client.
     pub(crate) client: u8,
-    pub(crate) said: Said,
+    pub(crate) result: CallResult,
 }
 
-/// What the caller was told.
+/// Result of a call as its caller saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Said {
+pub(crate) enum CallResult {
     Allow(Source),
     Deny(Source),
-    /// No answer, nothing charged.
-    Nothing,
-    /// No answer, perhaps charged.
-    Perhaps,
+    /// No decision, nothing charged.
+    NotCharged,
+    /// No decision, maybe charged.
+    MaybeCharged,
     Refused,
 }
 
-impl Said {
-    pub(crate) fn of(answer: &Result<Decision, EngineError>) -> Self {
-        match answer {
+impl CallResult {
+    pub(crate) fn of(result: &Result<Decision, EngineError>) -> Self {
+        match result {
             Ok(decision) if decision.allowed() => Self::Allow(decision.source),
             Ok(decision) => Self::Deny(decision.source),
-            Err(EngineError::Unavailable(_)) => Self::Nothing,
-            Err(EngineError::Ambiguous(_)) => Self::Perhaps,
+            Err(EngineError::Unavailable(_)) => Self::NotCharged,
+            Err(EngineError::Ambiguous(_)) => Self::MaybeCharged,
             Err(_) => Self::Refused,
         }
     }
 
-    /// Where it was decided; none without a decision.
+    /// Source of the decision; `None` without one.
     pub(crate) fn source(self) -> Option<Source> {
         match self {
             Self::Allow(source) | Self::Deny(source) => Some(source),
@@ -58,22 +58,22 @@ impl Said {
     }
 }
 
-impl Entry {
+impl LoggedCall {
     pub(crate) fn took(&self) -> u64 {
         self.ended - self.begun
     }
 
     pub(crate) fn is_from(&self, source: Source) -> bool {
-        self.said.source() == Some(source)
+        self.result.source() == Some(source)
     }
 
     fn bytes(&self) -> [u8; Self::LEN] {
-        let (kind, source) = match self.said {
-            Said::Allow(source) => (0, source),
-            Said::Deny(source) => (1, source),
-            Said::Nothing => (2, SOURCES[0]),
-            Said::Perhaps => (3, SOURCES[0]),
-            Said::Refused => (4, SOURCES[0]),
+        let (kind, source) = match self.result {
+            CallResult::Allow(source) => (0, source),
+            CallResult::Deny(source) => (1, source),
+            CallResult::NotCharged => (2, SOURCES[0]),
+            CallResult::MaybeCharged => (3, SOURCES[0]),
+            CallResult::Refused => (4, SOURCES[0]),
         };
         let place = SOURCES.iter().position(|known| *known == source).unwrap();
         let mut bytes = [0; Self::LEN];
@@ -89,21 +89,21 @@ impl Entry {
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let source = SOURCES[usize::from(bytes[26])];
-        let said = match bytes[25] {
-            0 => Said::Allow(source),
-            1 => Said::Deny(source),
-            2 => Said::Nothing,
-            3 => Said::Perhaps,
-            _ => Said::Refused,
+        let result = match bytes[25] {
+            0 => CallResult::Allow(source),
+            1 => CallResult::Deny(source),
+            2 => CallResult::NotCharged,
+            3 => CallResult::MaybeCharged,
+            _ => CallResult::Refused,
         };
         let (begun, ended, key, cost) = (long(0), long(8), short(16), short(20));
-        Self { begun, ended, key, cost, client: bytes[24], said }
+        Self { begun, ended, key, cost, client: bytes[24], result }
     }
 
     const LEN: usize = 28;
 }
 
-/// All there are.
+/// All sources.
 pub(crate) const SOURCES: [Source; 6] = [
     Source::Memory,
     Source::Redis,
@@ -113,23 +113,23 @@ pub(crate) const SOURCES: [Source; 6] = [
     Source::Policy,
 ];
 
-/// Clones write into the same file.
+/// Clones write to the same file.
 #[derive(Clone)]
-pub(crate) struct Log(Arc<Inner>);
+pub(crate) struct CallLog(Arc<Inner>);
 
 struct Inner {
     zero: Instant,
     file: Mutex<BufWriter<File>>,
 }
 
-impl Log {
-    /// An empty one. Nothing is left of it on the disk, however this process ends.
+impl CallLog {
+    /// An empty log. The file is unlinked, so nothing remains on disk however the process ends.
     pub(crate) fn new() -> Self {
         Self::since(Instant::now())
     }
 
-    /// Another one, by the same clock.
-    pub(crate) fn beside(&self) -> Self {
+    /// Another log with the same start.
+    pub(crate) fn sibling(&self) -> Self {
         Self::since(self.0.zero)
     }
 
@@ -143,7 +143,7 @@ impl Log {
         Self(Arc::new(Inner { zero, file }))
     }
 
-    /// Microseconds since it began.
+    /// Microseconds since the start.
     pub(crate) fn now(&self) -> u64 {
         self.at(Instant::now())
     }
@@ -152,19 +152,19 @@ impl Log {
         micros(instant.saturating_duration_since(self.0.zero))
     }
 
-    pub(crate) fn write(&self, entry: &Entry) {
+    pub(crate) fn write(&self, entry: &LoggedCall) {
         self.0.file.lock().unwrap().write_all(&entry.bytes()).unwrap();
     }
 
-    /// Everything so far, in the order in which it ended, nearly.
-    pub(crate) fn read(&self) -> Vec<Entry> {
+    /// All calls so far, roughly in the order in which they ended.
+    pub(crate) fn read(&self) -> Vec<LoggedCall> {
         let mut file = self.0.file.lock().unwrap();
         file.flush().unwrap();
         let file = file.get_mut();
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(0)).unwrap();
         file.read_to_end(&mut bytes).unwrap();
-        bytes.chunks_exact(Entry::LEN).map(Entry::read).collect()
+        bytes.chunks_exact(LoggedCall::LEN).map(LoggedCall::read).collect()
     }
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap()
 }
 
-/// In memory where there is such a place: a busy disk must not come into the figures.
+/// In memory where possible: a busy disk must not affect the figures.
 fn directory() -> PathBuf {
     let shared = Path::new("/dev/shm");
     if shared.is_dir() { shared.to_owned() } else { env::temp_dir() }
@@ -183,15 +183,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
-        let log = Log::new();
-        let said = SOURCES.into_iter().flat_map(|s| [Said::Allow(s), Said::Deny(s)]);
-        let said = said.chain([Said::Nothing, Said::Perhaps, Said::Refused]);
-        let entry = |(nth, said)| {
+    fn written_calls_are_read_back() {
+        let log = CallLog::new();
+        let result = SOURCES.into_iter().flat_map(|s| [CallResult::Allow(s), CallResult::Deny(s)]);
+        let result =
+            result.chain([CallResult::NotCharged, CallResult::MaybeCharged, CallResult::Refused]);
+        let entry = |(nth, result)| {
             let key = u32::MAX - nth;
-            Entry { begun: u64::MAX - 9, ended: u64::MAX - 3, key, cost: 7 + nth, client: 9, said }
+            LoggedCall {
+                begun: u64::MAX - 9,
+                ended: u64::MAX - 3,
+                key,
+                cost: 7 + nth,
+                client: 9,
+                result,
+            }
         };
-        let entries: Vec<Entry> = (0..).zip(said).map(entry).collect();
+        let entries: Vec<LoggedCall> = (0..).zip(result).map(entry).collect();
         for (nth, entry) in entries.iter().enumerate() {
             log.write(entry);
             assert_eq!(log.read(), entries[..=nth]);

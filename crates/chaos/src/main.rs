@@ -1,57 +1,47 @@
-//! Provokes failures on purpose, with real processes, and prints what callers saw of them.
+//! Injects faults into real processes and prints what callers saw.
 //!
-//! # Layout
-//!
-//! - `faults`: one file for each failure; each makes a table of figures. `table` prints it.
-//! - `stack` puts the layers together as the server does. `load` asks, and `log` keeps every decision as its
-//!   caller saw it. `checker` judges the log, and knows nothing of the limiter.
-//! - `proxy` stands between the two and spoils what passes. `apart` is a Redis behind a network link of
-//!   its own. `process` says how much memory this process has.
-//! - The servers themselves are started by what the tests of `tidegate-redis` start theirs with.
+//! - `faults`: one file per fault; each returns a table of figures. `table` prints it.
+//! - `stack` builds the layers as the server does. `load` sends checks, and `log` records every
+//!   decision as its caller saw it. `checker` checks the log, and does not import the limiter.
+//! - `proxy` stands between limiter and Redis and delays, drops or closes. `isolated` is a Redis in
+//!   its own network namespace. `process` reads the memory of this process.
+//! - The Redis processes come from `testkit`.
 
-#![expect(clippy::unwrap_used, reason = "a harness that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a harness that cannot continue stops")]
 
-mod apart;
 mod checker;
-#[path = "../../tidegate-redis/tests/support/cluster.rs"]
-mod cluster;
 mod faults;
+mod isolated;
 mod load;
 mod log;
 mod process;
 mod proxy;
-#[path = "../../tidegate-redis/tests/support/sentinel.rs"]
-mod sentinel;
-#[path = "../../tidegate-redis/tests/support/server.rs"]
-mod server;
 mod stack;
 mod table;
-#[path = "../../tidegate-redis/tests/support/traffic.rs"]
-mod traffic;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use tokio::runtime::Builder;
 
-use faults::{Fault, Options};
+use faults::{Experiment, Options};
 
-/// Provokes a failure and prints what callers saw of it: exit code 1 if a bound does not hold
+/// Injects a fault and prints what callers saw: exit code 1 if a bound does not hold
 #[derive(Parser)]
 #[command(name = "tidegate-chaos", version)]
 struct Arguments {
-    /// What goes wrong
-    fault: Fault,
+    /// The fault
+    fault: Experiment,
     #[command(flatten)]
     options: Options,
 }
 
 fn main() -> ExitCode {
     let Arguments { fault, options } = Arguments::parse();
-    if fault == Fault::All {
+    if fault == Experiment::All {
         return faults::all::run(&options);
     }
-    // As many as a small machine has: the servers need some of it.
+    // Two threads, as on a small machine: the servers need some of it too.
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let table = runtime.block_on(fault.run(&options));
     table.print();

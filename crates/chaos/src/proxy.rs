@@ -1,6 +1,6 @@
-//! A way to a server that can be spoilt: slow, silent, broken off.
+//! A TCP proxy to a server that can delay, drop and close.
 //!
-//! It has a thread and a runtime of its own, so that the load beside it does not make it late.
+//! It runs on its own thread and runtime, so that the load does not delay it.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -16,62 +16,62 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Dropped, it closes everything.
+/// Closes all connections on drop.
 pub(crate) struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyInner>,
     _stop: oneshot::Sender<()>,
 }
 
-/// What becomes of what comes in.
+/// What happens to received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// It goes on.
+pub(crate) enum ProxyMode {
+    /// Forwarded.
     Open,
-    /// It stays here, both ways, and connections stay open.
+    /// Held in both directions; connections stay open.
     BlackHole,
-    /// Questions go on, answers are thrown away.
-    Swallow,
+    /// Requests are forwarded, replies are discarded.
+    DropReplies,
 }
 
-struct Shared {
+struct ProxyInner {
     target: AtomicU16,
-    /// Microseconds that an answer is held back.
+    /// Delay of each reply in microseconds.
     latency: AtomicU64,
-    orders: watch::Sender<Orders>,
+    commands: watch::Sender<ProxyCommands>,
     accepts: Mutex<Vec<Instant>>,
     open: AtomicU64,
-    most_open: AtomicU64,
+    max_open: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
-struct Orders {
-    way: Way,
-    /// How often all connections were reset, and closed for answers.
+struct ProxyCommands {
+    mode: ProxyMode,
+    /// Number of resets, and of half-closes, of all connections.
     resets: u64,
     half_closes: u64,
 }
 
 impl Proxy {
-    /// A way to this port on the same machine.
+    /// A proxy to this port of the same machine.
     pub(crate) fn to(target: u16) -> Self {
-        let orders = Orders { way: Way::Open, resets: 0, half_closes: 0 };
-        let shared = Arc::new(Shared {
+        let commands = ProxyCommands { mode: ProxyMode::Open, resets: 0, half_closes: 0 };
+        let shared = Arc::new(ProxyInner {
             target: AtomicU16::new(target),
             latency: AtomicU64::new(0),
-            orders: watch::Sender::new(orders),
+            commands: watch::Sender::new(commands),
             accepts: Mutex::default(),
             open: AtomicU64::new(0),
-            most_open: AtomicU64::new(0),
+            max_open: AtomicU64::new(0),
         });
         let (stop, stopped) = oneshot::channel();
-        let (tell_port, port) = std::sync::mpsc::channel();
+        let (port_sender, port) = std::sync::mpsc::channel();
         let serving = Arc::clone(&shared);
         thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-                tell_port.send(listener.local_addr().unwrap().port()).unwrap();
+                port_sender.send(listener.local_addr().unwrap().port()).unwrap();
                 tokio::select! {
                     () = serving.accept(listener) => {}
                     _ = stopped => {}
@@ -89,80 +89,80 @@ impl Proxy {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Leads somewhere else from now on. Whoever is connected is reset.
+    /// Connects to another port from now on, and resets all connections.
     pub(crate) fn aim(&self, target: u16) {
         self.shared.target.store(target, Ordering::Relaxed);
         self.reset();
     }
 
-    /// Holds every answer back for so long.
+    /// Delays every reply.
     pub(crate) fn delay(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap();
         self.shared.latency.store(micros, Ordering::Relaxed);
     }
 
-    /// A connection of which answers were thrown away could only confuse, so it ends then.
-    pub(crate) fn set(&self, way: Way) {
-        self.shared.orders.send_modify(|orders| {
-            orders.resets += u64::from(orders.way == Way::Swallow);
-            orders.way = way;
+    /// Leaving [`ProxyMode::DropReplies`] resets all connections: later replies would not match.
+    pub(crate) fn set(&self, mode: ProxyMode) {
+        self.shared.commands.send_modify(|commands| {
+            commands.resets += u64::from(commands.mode == ProxyMode::DropReplies);
+            commands.mode = mode;
         });
     }
 
-    /// Every connection ends without a goodbye.
+    /// Closes every connection with RST.
     pub(crate) fn reset(&self) {
-        self.shared.orders.send_modify(|orders| orders.resets += 1);
+        self.shared.commands.send_modify(|commands| commands.resets += 1);
     }
 
-    /// On every connection, no more answers come, which its client is told; questions are still taken.
+    /// Shuts down the reply direction of every connection; requests are still read.
     pub(crate) fn half_close(&self) {
-        self.shared.orders.send_modify(|orders| orders.half_closes += 1);
+        self.shared.commands.send_modify(|commands| commands.half_closes += 1);
     }
 
-    /// When connections were made.
+    /// Times at which connections were accepted.
     pub(crate) fn accepts(&self) -> Vec<Instant> {
         self.shared.accepts.lock().unwrap().clone()
     }
 
-    /// The most connections that were open at a time.
-    pub(crate) fn most_open(&self) -> u64 {
-        self.shared.most_open.load(Ordering::Relaxed)
+    /// Maximum of connections open at a time.
+    pub(crate) fn max_open(&self) -> u64 {
+        self.shared.max_open.load(Ordering::Relaxed)
     }
 }
 
-impl Shared {
+impl ProxyInner {
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
             let Ok((client, _)) = listener.accept().await else { continue };
             self.accepts.lock().unwrap().push(Instant::now());
             let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most_open.fetch_max(open, Ordering::Relaxed);
+            self.max_open.fetch_max(open, Ordering::Relaxed);
             let shared = Arc::clone(&self);
             tokio::spawn(async move {
-                // A client that is cut off is what this is for.
-                let _ = shared.carry(client).await;
+                // Errors of closed connections are expected.
+                let _ = shared.forward(client).await;
                 shared.open.fetch_sub(1, Ordering::Relaxed);
             });
         }
     }
 
-    async fn carry(&self, mut client: TcpStream) -> io::Result<()> {
-        let mut orders = self.orders.subscribe();
-        let before = *orders.borrow();
+    async fn forward(&self, mut client: TcpStream) -> io::Result<()> {
+        let mut commands = self.commands.subscribe();
+        let before = *commands.borrow();
         let target = self.target.load(Ordering::Relaxed);
         let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let reset = async {
-            let _ = orders.wait_for(|orders| orders.resets != before.resets).await;
+            let _ = commands.wait_for(|commands| commands.resets != before.resets).await;
         };
         let was_reset = {
-            let (questions, answers) = client.split();
+            let (requests, replies) = client.split();
             let (from_server, to_server) = server.split();
             tokio::select! {
                 () = reset => true,
-                _ = self.ask(questions, to_server) => false,
-                _ = self.answer(from_server, answers, before) => false,
+                _ = self.forward_requests(requests, to_server) => false,
+                _ = self.forward_replies(from_server, replies, before) => false,
             }
         };
         if was_reset {
@@ -171,25 +171,29 @@ impl Shared {
         Ok(())
     }
 
-    async fn ask(&self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
+    async fn forward_requests(
+        &self,
+        mut from: ReadHalf<'_>,
+        mut to: WriteHalf<'_>,
+    ) -> io::Result<()> {
         let mut buffer = vec![0; 1 << 16];
         loop {
             let len = from.read(&mut buffer).await?;
             if len == 0 {
                 return Ok(());
             }
-            self.passable().await;
+            self.until_open().await;
             to.write_all(&buffer[..len]).await?;
         }
     }
 
-    async fn answer(
+    async fn forward_replies(
         &self,
         mut from: ReadHalf<'_>,
         mut to: WriteHalf<'_>,
-        before: Orders,
+        before: ProxyCommands,
     ) -> io::Result<()> {
-        let (line, mut delayed) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+        let (queue, mut delayed) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
         let read = async {
             let mut buffer = vec![0; 1 << 16];
             loop {
@@ -198,22 +202,22 @@ impl Shared {
                     return io::Result::Ok(());
                 }
                 let latency = Duration::from_micros(self.latency.load(Ordering::Relaxed));
-                let _ = line.send((Instant::now() + latency, buffer[..len].to_vec()));
+                let _ = queue.send((Instant::now() + latency, buffer[..len].to_vec()));
             }
         };
         let write = async {
             while let Some((due, bytes)) = delayed.recv().await {
                 sleep_until(due).await;
-                self.passable().await;
-                if self.orders.borrow().way != Way::Swallow {
+                self.until_open().await;
+                if self.commands.borrow().mode != ProxyMode::DropReplies {
                     to.write_all(&bytes).await?;
                 }
             }
             io::Result::Ok(())
         };
-        let mut orders = self.orders.subscribe();
+        let mut commands = self.commands.subscribe();
         let half_closed = async {
-            let _ = orders.wait_for(|orders| orders.half_closes != before.half_closes).await;
+            let _ = commands.wait_for(|commands| commands.half_closes != before.half_closes).await;
         };
         tokio::select! {
             done = read => return done,
@@ -224,9 +228,9 @@ impl Shared {
         std::future::pending().await
     }
 
-    /// Completes when something may go on.
-    async fn passable(&self) {
-        let mut orders = self.orders.subscribe();
-        let _ = orders.wait_for(|orders| orders.way != Way::BlackHole).await;
+    /// Completes once bytes may be forwarded.
+    async fn until_open(&self) {
+        let mut commands = self.commands.subscribe();
+        let _ = commands.wait_for(|commands| commands.mode != ProxyMode::BlackHole).await;
     }
 }

@@ -1,95 +1,127 @@
-//! The layers that a user gets, put together as the server does it.
+//! The layers, combined as in the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use testkit::engine::TEST_SECRET;
+use testkit::timing::HANG;
 use tidegate::{
-    Breaker, BreakerEvent, DenyCache, Engine, EngineError, Fallback, Health, Lease, Limiter, Rule,
-    Source, StoreEvent,
+    Breaker, BreakerEvent, Clock as _, DenyCache, Engine, EngineError, Fallback, FleetSize, Health,
+    Lease, Limiter, Rule, Source, StoreEvent, SystemClock,
 };
-use tidegate_redis::{Redis, RedisBuilder};
+use tidegate_redis::{Redis, RedisBuilder, RuntimeHash};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::traffic::SECRET;
+/// Deadline of a call, unless a program sets another: that of a server.
+pub(crate) const DEADLINE: Duration = RedisBuilder::DEADLINE;
+/// Deadline of calls whose latency is not measured.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a call may take, as it is unless set.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(25);
-/// For what is not about deadlines.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Which layers, over what.
+/// Layers and settings of a [`Stack`].
 pub(crate) struct Setup {
     redis: RedisBuilder,
     deny_cache: bool,
     breaker: bool,
     fallback: bool,
+    heartbeats: bool,
 }
 
 impl Setup {
     pub(crate) fn on(url: &str) -> Self {
-        let redis = Redis::builder(url).secret(SECRET);
-        Self { redis, deny_cache: true, breaker: true, fallback: true }
+        let redis = Redis::builder(url).secret(TEST_SECRET).deadline(DEADLINE);
+        Self { redis, deny_cache: true, breaker: true, fallback: true, heartbeats: false }
     }
 
-    /// Lets a call take so long.
+    /// Sends heartbeats, by which the stacks on one store know how many they are.
+    pub(crate) fn with_heartbeats(self) -> Self {
+        Self { heartbeats: true, ..self }
+    }
+
+    /// Sets the deadline of a call.
     pub(crate) fn deadline(self, deadline: Duration) -> Self {
         Self { redis: self.redis.deadline(deadline), ..self }
     }
 
-    /// Every denial is asked for.
+    /// Sends every check to the store, denied keys too.
     pub(crate) fn without_deny_cache(self) -> Self {
         Self { deny_cache: false, ..self }
     }
 
-    /// Every call goes to the store, however it is.
+    /// Sends every call to the store, even after failures.
     pub(crate) fn without_breaker(self) -> Self {
         Self { breaker: false, ..self }
     }
 
-    /// Admits only what these know of.
+    /// Sets when a charge counts.
     pub(crate) fn confirmed(self, confirmed: Confirmed) -> Self {
         match confirmed {
-            Confirmed::ByNobody => self,
-            Confirmed::ByReplica => Self { redis: self.redis.confirmed_by(1), ..self },
+            Confirmed::Immediately => self,
+            Confirmed::ByReplica => Self { redis: self.redis.wait_for_replicas(1), ..self },
         }
     }
 
-    /// Whoever gets no answer is told so.
+    /// Returns errors of the store to the caller.
     pub(crate) fn without_fallback(self) -> Self {
         Self { fallback: false, ..self }
     }
 
     pub(crate) fn build(self) -> Stack {
-        let mut engine: Arc<dyn Engine> = Arc::new(self.redis.build().unwrap());
-        let seen = Arc::new(Seen::default());
+        let redis = self.redis.build().unwrap();
+        let fleet = Arc::<FleetSize>::default();
+        let heartbeats = self.heartbeats.then(|| {
+            let beat = beat(redis.runtime_hash(), Arc::clone(&fleet));
+            AbortOnDrop(tokio::spawn(beat).abort_handle())
+        });
+        let mut engine: Arc<dyn Engine> = Arc::new(redis);
+        let events = Arc::new(TransitionLog::default());
         if self.breaker {
-            let watcher = Arc::clone(&seen);
-            engine = Arc::new(Breaker::new(engine).watched_by(move |event| watcher.breaker(event)));
+            let watcher = Arc::clone(&events);
+            engine = Arc::new(Breaker::new(engine).on_event(move |event| watcher.breaker(event)));
         }
         if self.deny_cache {
             engine = Arc::new(DenyCache::new(engine));
         }
         engine = Arc::new(Lease::new(engine));
         if self.fallback {
-            let watcher = Arc::clone(&seen);
-            engine = Arc::new(Fallback::new(engine).watched_by(move |event| watcher.store(event)));
+            let watcher = Arc::clone(&events);
+            let fallback = Fallback::new(engine).fleet_size(Arc::clone(&fleet));
+            engine = Arc::new(fallback.on_event(move |event| watcher.store(event)));
         }
-        Stack { engine, seen }
+        Stack { engine, events, fleet, _heartbeats: heartbeats }
     }
 }
 
-/// Who has to know of a charge before it counts.
+/// Polls the store as a server does.
+async fn beat(hash: RuntimeHash, fleet: Arc<FleetSize>) {
+    loop {
+        if let Ok(version) = hash.poll().await {
+            fleet.record(SystemClock.elapsed(), version.servers);
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// When a charge counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Confirmed {
-    ByNobody,
+    Immediately,
     ByReplica,
 }
 
 impl Confirmed {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::ByNobody => "charges count at once",
+            Self::Immediately => "charges count at once",
             Self::ByReplica => "charges count when a replica has them",
         }
     }
@@ -98,11 +130,18 @@ impl Confirmed {
 /// All layers over one store.
 pub(crate) struct Stack {
     engine: Arc<dyn Engine>,
-    seen: Arc<Seen>,
+    events: Arc<TransitionLog>,
+    fleet: Arc<FleetSize>,
+    _heartbeats: Option<AbortOnDrop>,
 }
 
 impl Stack {
-    /// A limiter of these rules. Several on one stack share everything but the rules.
+    /// How many stacks share the store, as far as this one knows.
+    pub(crate) fn fleet_size(&self) -> Option<u32> {
+        self.fleet.processes()
+    }
+
+    /// A limiter with these rules. All limiters of a stack share its engine.
     pub(crate) fn limiter(&self, rules: impl IntoIterator<Item = Rule>) -> Limiter {
         Limiter::with_rules(Arc::clone(&self.engine), rules).unwrap()
     }
@@ -111,59 +150,53 @@ impl Stack {
         self.engine.health()
     }
 
-    /// What changed, and when.
-    pub(crate) fn turns(&self) -> Vec<(Instant, Turn)> {
-        self.seen.turns.lock().unwrap().clone()
+    /// Transitions of the breaker with their times.
+    pub(crate) fn transitions(&self) -> Vec<(Instant, StoreTransition)> {
+        self.events.transitions.lock().unwrap().clone()
     }
 
-    /// When this happened first, since `since`.
-    pub(crate) fn first(&self, turn: Turn, since: Instant) -> Option<Instant> {
-        let turns = self.turns();
-        turns.iter().find(|(at, what)| *what == turn && *at >= since).map(|(at, _)| *at)
+    /// Time of the first such transition since `since`.
+    pub(crate) fn first(&self, transition: StoreTransition, since: Instant) -> Option<Instant> {
+        let transitions = self.transitions();
+        transitions.iter().find(|(at, what)| *what == transition && *at >= since).map(|(at, _)| *at)
     }
 
-    /// How often it happened since `since`.
-    pub(crate) fn count(&self, turn: Turn, since: Instant) -> u64 {
-        self.turns().iter().filter(|(at, what)| *what == turn && *at >= since).count() as u64
-    }
-
-    /// Calls that the store may have charged without an answer, and that it has not.
-    pub(crate) fn unanswered(&self) -> (u64, u64) {
-        let Seen { ambiguous, unavailable, .. } = &*self.seen;
+    /// Calls without a reply: ambiguous ones, and those that were not charged.
+    pub(crate) fn without_reply(&self) -> (u64, u64) {
+        let TransitionLog { ambiguous, unavailable, .. } = &*self.events;
         (ambiguous.load(Ordering::Relaxed), unavailable.load(Ordering::Relaxed))
     }
 
-    /// Completes when the store has decided something, or panics: then there is nothing to spoil. The first
-    /// call brings the script along, which may take longer than a call may.
+    /// Completes once the store has decided a call; panics if it does not. The first call loads the
+    /// script, which may take longer than the deadline.
     pub(crate) async fn until_up(&self) {
         let limiter = self.limiter([Rule::new("first", ["1000/s".parse().unwrap()]).unwrap()]);
-        for _ in 0..1000 {
-            if limiter.check("anyone").await.is_ok_and(|said| said.source == Source::Redis) {
+        let begun = Instant::now();
+        while begun.elapsed() < HANG {
+            if limiter.check("anyone").await.is_ok_and(|result| result.source == Source::Redis) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("no answer from redis");
+        panic!("redis does not decide");
     }
 }
 
-/// What changes for good, until it changes back.
+/// A transition of the circuit breaker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
-    /// The breaker keeps calls from the store.
+pub(crate) enum StoreTransition {
     Opened,
-    /// It lets them through again.
     Closed,
 }
 
 #[derive(Default)]
-struct Seen {
-    turns: Mutex<Vec<(Instant, Turn)>>,
+struct TransitionLog {
+    transitions: Mutex<Vec<(Instant, StoreTransition)>>,
     ambiguous: AtomicU64,
     unavailable: AtomicU64,
 }
 
-impl Seen {
+impl TransitionLog {
     fn store(&self, event: StoreEvent<'_>) {
         if let StoreEvent::NoAnswer { error, .. } = event {
             let counter = match error {
@@ -176,13 +209,13 @@ impl Seen {
 
     fn breaker(&self, event: BreakerEvent<'_>) {
         match event {
-            BreakerEvent::Opened { .. } => self.turn(Turn::Opened),
-            BreakerEvent::Closed { .. } => self.turn(Turn::Closed),
+            BreakerEvent::Opened { .. } => self.push(StoreTransition::Opened),
+            BreakerEvent::Closed { .. } => self.push(StoreTransition::Closed),
             _ => {}
         }
     }
 
-    fn turn(&self, turn: Turn) {
-        self.turns.lock().unwrap().push((Instant::now(), turn));
+    fn push(&self, transition: StoreTransition) {
+        self.transitions.lock().unwrap().push((Instant::now(), transition));
     }
 }

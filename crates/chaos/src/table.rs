@@ -1,11 +1,13 @@
-//! Figures, each beside the bound that it has to keep.
+//! A table of figures and their bounds.
 
 use std::fmt::{self, Display};
 use std::io::{Write as _, stdout};
 use std::time::Duration;
 
-/// What one failure came to.
-pub(crate) struct Table {
+use testkit::timing::goals_are_bounds;
+
+/// Figures of one experiment.
+pub(crate) struct FigureTable {
     title: String,
     rows: Vec<Row>,
 }
@@ -14,58 +16,71 @@ struct Row {
     what: String,
     figure: String,
     bound: String,
-    verdict: Verdict,
+    verdict: CheckResult,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum CheckResult {
     Holds,
     Broken,
-    /// There is no bound: it is only told.
-    Told,
+    /// Above a goal that only an idle machine has to meet.
+    Late,
+    /// No bound.
+    Reported,
     Skipped,
 }
 
-impl Table {
+impl FigureTable {
     pub(crate) fn new(title: &str) -> Self {
         Self { title: title.to_owned(), rows: Vec::new() }
     }
 
-    /// A figure that may be this large.
+    /// A figure with an upper bound.
     pub(crate) fn at_most<T: PartialOrd + Figure>(&mut self, what: &str, figure: T, bound: T) {
         let holds = figure <= bound;
         self.push(what, figure.shown(), format!("<= {}", bound.shown()), holds);
     }
 
-    /// A figure that has to be this large.
+    /// A figure that depends on the speed of the machine. The goal is a bound with
+    /// `TIDEGATE_TIMING=1`.
+    pub(crate) fn goal<T: PartialOrd + Figure>(&mut self, what: &str, figure: T, goal: T) {
+        let verdict = match figure <= goal {
+            true => CheckResult::Holds,
+            false if goals_are_bounds() => CheckResult::Broken,
+            false => CheckResult::Late,
+        };
+        self.row(what, figure.shown(), format!("<= {}", goal.shown()), verdict);
+    }
+
+    /// A figure with a lower bound.
     pub(crate) fn at_least<T: PartialOrd + Figure>(&mut self, what: &str, figure: T, bound: T) {
         let holds = figure >= bound;
         self.push(what, figure.shown(), format!(">= {}", bound.shown()), holds);
     }
 
-    /// A figure that has to be just this.
+    /// A figure with an exact value.
     pub(crate) fn exactly<T: PartialEq + Figure>(&mut self, what: &str, figure: T, bound: T) {
         let holds = figure == bound;
         self.push(what, figure.shown(), format!("= {}", bound.shown()), holds);
     }
 
-    /// Something that is so or not.
-    pub(crate) fn so(&mut self, what: &str, figure: impl Display, so: bool) {
-        self.push(what, figure.to_string(), "so".to_owned(), so);
+    /// A claim that holds or not.
+    pub(crate) fn claim(&mut self, what: &str, figure: impl Display, holds: bool) {
+        self.push(what, figure.to_string(), "holds".to_owned(), holds);
     }
 
     /// A figure without a bound.
-    pub(crate) fn tell(&mut self, what: &str, figure: impl Display) {
-        self.row(what, figure.to_string(), String::new(), Verdict::Told);
+    pub(crate) fn report(&mut self, what: &str, figure: impl Display) {
+        self.row(what, figure.to_string(), String::new(), CheckResult::Reported);
     }
 
-    /// What could not be tried here.
+    /// An experiment that cannot run here.
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
-        self.row(what, why.to_owned(), String::new(), Verdict::Skipped);
+        self.row(what, why.to_owned(), String::new(), CheckResult::Skipped);
     }
 
     pub(crate) fn holds(&self) -> bool {
-        self.rows.iter().all(|row| row.verdict != Verdict::Broken)
+        self.rows.iter().all(|row| row.verdict != CheckResult::Broken)
     }
 
     pub(crate) fn print(&self) {
@@ -85,26 +100,27 @@ impl Table {
     }
 
     fn push(&mut self, what: &str, figure: String, bound: String, holds: bool) {
-        self.row(what, figure, bound, if holds { Verdict::Holds } else { Verdict::Broken });
+        self.row(what, figure, bound, if holds { CheckResult::Holds } else { CheckResult::Broken });
     }
 
-    fn row(&mut self, what: &str, figure: String, bound: String, verdict: Verdict) {
+    fn row(&mut self, what: &str, figure: String, bound: String, verdict: CheckResult) {
         self.rows.push(Row { what: what.to_owned(), figure, bound, verdict });
     }
 }
 
-impl Display for Verdict {
+impl Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Holds => "ok",
             Self::Broken => "FAILED",
-            Self::Told => "",
+            Self::Late => "late",
+            Self::Reported => "",
             Self::Skipped => "skipped",
         })
     }
 }
 
-/// A number that knows its unit.
+/// A number printed with its unit.
 pub(crate) trait Figure {
     fn shown(&self) -> String;
 }
@@ -133,20 +149,23 @@ mod tests {
 
     #[test]
     fn a_table_holds_until_one_bound_is_broken() {
-        let mut table = Table::new("t");
+        let mut table = FigureTable::new("t");
         table.at_most("a", 3, 3);
         table.at_least("b", 3, 3);
         table.exactly("c", Duration::from_millis(1), Duration::from_millis(1));
-        table.tell("d", "as it is");
+        table.report("d", "no bound");
         table.skip("e", "no root");
+        if !goals_are_bounds() {
+            table.goal("f", 4, 3);
+        }
         assert!(table.holds());
         for broken in [
-            |table: &mut Table| table.at_most("f", 4, 3),
-            |table: &mut Table| table.at_least("f", 2, 3),
-            |table: &mut Table| table.exactly("f", 2, 3),
-            |table: &mut Table| table.so("f", "no", false),
+            |table: &mut FigureTable| table.at_most("f", 4, 3),
+            |table: &mut FigureTable| table.at_least("f", 2, 3),
+            |table: &mut FigureTable| table.exactly("f", 2, 3),
+            |table: &mut FigureTable| table.claim("f", "no", false),
         ] {
-            let mut table = Table::new("t");
+            let mut table = FigureTable::new("t");
             table.at_most("a", 3, 3);
             broken(&mut table);
             assert!(!table.holds());

@@ -1,34 +1,34 @@
-//! Days, weeks and months in UTC by counting them, and made-up zones.
+//! Days, weeks and months in UTC by counting them, and artificial zones.
 
 use std::sync::OnceLock;
 
 use tidegate_core::CalendarUnit;
 
-use crate::Rng;
+use crate::TraceRng;
 
 const DAY: i128 = 86_400_000_000;
 
-/// A calendar of which the core knows nothing: its boundaries come with every call. The pages have
-/// about the same length, and each boundary is moved by its own random span.
+/// A calendar that the core does not know: its boundaries come with every call. The windows have
+/// about the same length; each boundary is moved by its own random span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Zone {
-    /// The pages are between half and one and a half times as long.
+pub struct TestZone {
+    /// The windows are between half and one and a half times as long.
     pub page: u64,
-    /// What the boundaries are drawn from.
+    /// The seed of the boundaries.
     pub seed: u64,
 }
 
-impl Zone {
-    /// The page around `now`.
+impl TestZone {
+    /// The window around `now`.
     pub(crate) fn page(&self, now: i128) -> (i128, i128) {
         let near = now.div_euclid(i128::from(self.page));
         let first = (near - 1..=near).rev().find(|&number| self.boundary(number) <= now).unwrap();
         (self.boundary(first), self.boundary(first + 1))
     }
 
-    /// Boundary `number` lies in the first half of the stretch from `number * page`.
+    /// Boundary `number` lies in the first half of the span from `number * page`.
     fn boundary(&self, number: i128) -> i128 {
-        let late = Rng::new(self.seed ^ number as u64).below(self.page / 2 + 1);
+        let late = TraceRng::new(self.seed ^ number as u64).below(self.page / 2 + 1);
         number * i128::from(self.page) + i128::from(late)
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn utc(unit: CalendarUnit, now: i128) -> (i128, i128) {
             (start, start + DAY)
         }
         CalendarUnit::Week => {
-            // The epoch was a Thursday, so the first whole week began on the fourth day after.
+            // The epoch was a Thursday, so the first whole week began four days later.
             let monday = 4 * DAY;
             let start = (now - monday).div_euclid(7 * DAY) * 7 * DAY + monday;
             (start, start + 7 * DAY)

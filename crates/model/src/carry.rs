@@ -1,8 +1,8 @@
-//! What becomes of consumption when the limit changes: the section "The limit changes" of
-//! `docs/arithmetic.md`.
+//! Consumption after a change of the limit: the section "The limit changes" of
+//! `docs/algorithms.md`.
 
-use crate::consumption::{Consumption, Entry, Terms};
-use crate::spec::{Spec, Window, ceil};
+use crate::consumption::{Consumption, ModelEntry, Terms};
+use crate::spec::{Spec, WindowKind, ceil};
 
 impl Terms {
     /// The consumption of `old` under this limit.
@@ -26,17 +26,17 @@ impl Terms {
                 };
                 let level = units(old.level_at(level, from, now / old.tick));
                 let drains_from = (from.max(now / old.tick) * old.tick).min(now);
-                // Which charge was the latest is not carried over.
+                // The latest charge is not carried over.
                 Some(Consumption::Bucket { level, from: ceil(drains_from, self.tick), latest: 0 })
             }
             (
                 _,
                 Spec::Log { .. } | Spec::SubWindows { .. },
                 Consumption::Log { entries, offset },
-            ) => Some(self.carry_log(old, entries, offset, now)),
+            ) => Some(self.carry_log(old, &entries, offset, now)),
             (
-                Spec::Fixed { window: Window::FirstHit(_), .. },
-                Spec::Fixed { window: Window::FirstHit(length), .. },
+                Spec::Fixed { window: WindowKind::FirstHit(_), .. },
+                Spec::Fixed { window: WindowKind::FirstHit(length), .. },
                 Consumption::Fixed { start, .. },
             ) => {
                 let runs = now < start + i128::from(length);
@@ -50,7 +50,7 @@ impl Terms {
                 let (present, previous) = self.pair(present, previous, window, now);
                 let present = present.min(capacity);
                 let mut previous = previous.min(2 * capacity);
-                // The most that fits, found by halving: share() only grows with it.
+                // The largest count that fits, by bisection: share() grows with it.
                 let mut too_many = previous + 1;
                 let mut fits = 0;
                 while too_many - fits > 1 {
@@ -72,19 +72,15 @@ impl Terms {
         }
     }
 
-    fn carry_log(&self, old: &Self, entries: Vec<Entry>, offset: i128, now: i128) -> Consumption {
-        let time = old.log_time(offset, now);
-        let (grain, old_grain) = (self.spec.grain(), old.spec.grain());
-        let same_grain = grain == old_grain;
-        let mut kept: Vec<Entry> = old.counted(&entries, time).copied().collect();
-        if !same_grain {
-            for entry in &mut kept {
-                let end = (entry.instant + 1) * old_grain - 1 - offset;
-                // Nothing was before the epoch.
-                entry.instant = end.min(now).max(0) / grain;
-            }
-        }
-        let offset = if same_grain { offset } else { 0 };
+    fn carry_log(
+        &self,
+        old: &Self,
+        entries: &[ModelEntry],
+        offset: i128,
+        now: i128,
+    ) -> Consumption {
+        let time = now + offset;
+        let mut kept: Vec<ModelEntry> = old.counted(entries, time).copied().collect();
         let total: i128 = kept.iter().map(|entry| entry.permits).sum();
         let mut excess = (total - self.spec.capacity()).max(0);
         for entry in &mut kept {
@@ -92,8 +88,12 @@ impl Terms {
             entry.permits -= taken;
             excess -= taken;
         }
-        let time = self.log_time(offset, now);
         kept.retain(|entry| entry.permits > 0 && self.counts(entry, time));
-        Consumption::Log { entries: kept, offset }
+        let mut log = Consumption::Log { entries: kept, offset };
+        // The newest may be after now by a finer precision.
+        if self.is_ahead(&log, now) {
+            self.rebase(&mut log, now);
+        }
+        log
     }
 }

@@ -1,17 +1,17 @@
-//! What each algorithm remembers, and what it makes of it: the sections "Algorithms" and "The clock
-//! steps back" of `docs/arithmetic.md`.
+//! The state of each algorithm and its arithmetic: the sections "Algorithms" and "The clock steps
+//! back" of `docs/algorithms.md`.
 
-use crate::spec::{Bucket, Spec, Window, ceil};
+use crate::spec::{BucketKind, Spec, WindowKind, ceil};
 
-/// A limit, and the tick it counts on.
+/// A limit and the tick that it counts on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) spec: Spec,
     pub(crate) tick: i128,
 }
 
-/// What is remembered of a key that was used. Where the definition has ticks, steps or grains,
-/// these are numbers of ticks, steps or grains since the epoch.
+/// The state of a key that was used. Where the definition has ticks, steps or grains, these are
+/// numbers of ticks, steps or grains since the epoch.
 #[derive(Clone, Debug)]
 pub(crate) enum Consumption {
     /// `u` and `a`, and what is left of the latest charge. A permit is as many units as the period
@@ -29,9 +29,9 @@ pub(crate) enum Consumption {
         count: i128,
         start: i128,
     },
-    /// The entries that counted when the last of them was made or taken back.
+    /// The entries that counted at the last charge or refund, in microseconds.
     Log {
-        entries: Vec<Entry>,
+        entries: Vec<ModelEntry>,
         offset: i128,
     },
     Approximate {
@@ -42,7 +42,7 @@ pub(crate) enum Consumption {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ModelEntry {
     pub(crate) instant: i128,
     pub(crate) permits: i128,
 }
@@ -50,6 +50,12 @@ pub(crate) struct Entry {
 impl Terms {
     pub(crate) fn new(spec: Spec) -> Self {
         Self { spec, tick: spec.tick() }
+    }
+
+    /// Is it the same limit, in whichever notation?
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let numbers = |terms: &Self| terms.spec.limit().unwrap().numbers();
+        self.spec == other.spec || numbers(self) == numbers(other)
     }
 
     /// `used` at `now`, rounded up.
@@ -67,7 +73,7 @@ impl Terms {
                 if is_present { count } else { 0 }
             }
             Some(Consumption::Log { entries, offset }) => {
-                self.counted(entries, self.log_time(*offset, now)).map(|e| e.permits).sum()
+                self.counted(entries, now + offset).map(|e| e.permits).sum()
             }
             Some(&Consumption::Approximate { present, previous, window }) => {
                 let (present, previous) = self.pair(present, previous, window, now);
@@ -99,23 +105,14 @@ impl Terms {
                 Some(Consumption::Fixed { count: added, start })
             }
             (Spec::Log { .. } | Spec::SubWindows { .. }, old) => {
-                let (mut entries, offset) = match old {
-                    Some(Consumption::Log { entries, offset }) => (entries, offset),
-                    _ => (Vec::new(), 0),
-                };
-                let time = self.log_time(offset, now);
-                entries.retain(|entry| entry.permits > 0 && self.counts(entry, time));
-                // An empty log is no log, and has no time of its own.
+                let (entries, offset) = self.kept_log(old.as_ref(), now);
+                // An empty log is no log, and has no offset.
                 let offset = if entries.is_empty() { 0 } else { offset };
-                let instant = self.log_time(offset, now);
-                entries.push(Entry { instant, permits: permits.min(most) });
-                // The oldest make room.
-                let mut excess = entries.iter().map(|entry| entry.permits).sum::<i128>() - most;
-                for entry in &mut entries {
-                    let taken = entry.permits.min(excess.max(0));
-                    (entry.permits, excess) = (entry.permits - taken, excess - taken);
-                }
-                Some(Consumption::Log { entries, offset })
+                let instant = now + offset;
+                let last = entries.last().map(|last| last.instant);
+                let joins =
+                    last.is_some_and(|last| self.begins_at(last) == self.begins_at(instant));
+                Some(self.charge_log(entries, instant, offset, permits, joins))
             }
             (Spec::Approximate { .. }, old) => {
                 let (present, previous) = self.pair_of(old.as_ref(), now);
@@ -124,6 +121,42 @@ impl Terms {
             }
             (Spec::Concurrency { .. }, _) => None,
         };
+    }
+
+    /// The entries of a log that count at `now`, and its offset.
+    pub(crate) fn kept_log(&self, old: Option<&Consumption>, now: i128) -> (Vec<ModelEntry>, i128) {
+        let Some(Consumption::Log { entries, offset }) = old else { return (Vec::new(), 0) };
+        let mut entries = entries.clone();
+        entries.retain(|entry| entry.permits > 0 && self.counts(entry, now + offset));
+        (entries, *offset)
+    }
+
+    /// Adds an entry, or adds to the last one: charges in one sub-window are one entry, at the
+    /// instant of the latest.
+    pub(crate) fn charge_log(
+        &self,
+        mut entries: Vec<ModelEntry>,
+        instant: i128,
+        offset: i128,
+        permits: i128,
+        joins: bool,
+    ) -> Consumption {
+        let most = 2 * self.spec.capacity();
+        let permits = permits.min(most);
+        match entries.last_mut() {
+            Some(last) if joins => {
+                last.instant = last.instant.max(instant);
+                last.permits += permits;
+            }
+            _ => entries.push(ModelEntry { instant, permits }),
+        }
+        // The oldest make room.
+        let mut excess = entries.iter().map(|entry| entry.permits).sum::<i128>() - most;
+        for entry in &mut entries {
+            let taken = entry.permits.min(excess.max(0));
+            (entry.permits, excess) = (entry.permits - taken, excess - taken);
+        }
+        Consumption::Log { entries, offset }
     }
 
     fn charge_bucket(&self, old: Option<Consumption>, now: i128, permits: i128) -> Consumption {
@@ -138,8 +171,8 @@ impl Terms {
         Consumption::Bucket { level, from: from.max(drains_from), latest: level - found }
     }
 
-    /// Takes back at most `permits` and at most what is used. Returns what came back. If nothing is
-    /// left the key is as good as unused.
+    /// Refunds at most `permits` and at most what is used. Returns what was refunded. If nothing is
+    /// left, the key is unused.
     pub(crate) fn refund(
         &self,
         consumption: &mut Option<Consumption>,
@@ -168,7 +201,7 @@ impl Terms {
                 *count -= back;
             }
             Some(Consumption::Log { entries, offset }) => {
-                let time = self.log_time(*offset, now);
+                let time = now + *offset;
                 entries.retain(|entry| self.counts(entry, time));
                 let mut left = back;
                 for entry in entries {
@@ -201,14 +234,15 @@ impl Terms {
                 start > self.spec.window(now).map_or(now, |(start, _)| start)
             }
             Consumption::Log { ref entries, offset } => {
-                newest(entries).is_some_and(|newest| newest > self.log_time(offset, now))
+                let grain = self.spec.grain();
+                newest(entries).is_some_and(|newest| newest / grain > (now + offset) / grain)
             }
             Consumption::Approximate { window, .. } => window > now / self.length(),
         }
     }
 
-    /// Brings what is ahead back to `now`.
-    pub(crate) fn bring_back(&self, consumption: &mut Consumption, now: i128) {
+    /// Moves state that is ahead of the clock to `now`.
+    pub(crate) fn rebase(&self, consumption: &mut Consumption, now: i128) {
         match consumption {
             Consumption::Bucket { from, .. } => *from = ceil(now, self.tick),
             Consumption::Steps { step, .. } => *step = now / self.every(),
@@ -216,7 +250,7 @@ impl Terms {
                 *start = self.spec.window(now).map_or(now, |(start, _)| start);
             }
             Consumption::Log { entries, offset } => {
-                *offset = newest(entries).unwrap() * self.spec.grain() - now;
+                *offset = self.begins_at(newest(entries).unwrap()) - now;
             }
             Consumption::Approximate { present, previous, window } => {
                 *window = now / self.length();
@@ -236,14 +270,14 @@ impl Terms {
     }
 
     fn is_queue(&self) -> bool {
-        matches!(self.spec, Spec::Bucket { kind: Bucket::Queue, .. })
+        matches!(self.spec, Spec::Bucket { kind: BucketKind::Queue, .. })
     }
 
     pub(crate) fn level_at(&self, level: i128, from: i128, tick: i128) -> i128 {
         if tick <= from { level } else { (level - (tick - from) * self.drain()).max(0) }
     }
 
-    /// Units in a permit.
+    /// Units per permit.
     pub(crate) fn permit(&self) -> i128 {
         match self.spec {
             Spec::Bucket { period, .. } => i128::from(period),
@@ -251,7 +285,7 @@ impl Terms {
         }
     }
 
-    /// Units that drain in a tick.
+    /// Units drained per tick.
     fn drain(&self) -> i128 {
         match self.spec {
             Spec::Bucket { count, .. } => i128::from(count) * self.tick,
@@ -262,7 +296,7 @@ impl Terms {
     fn every(&self) -> i128 {
         match self.spec {
             Spec::Steps { every, .. } => i128::from(every),
-            _ => unreachable!("only steps have a step"),
+            _ => unreachable!("only a stepped bucket has a step"),
         }
     }
 
@@ -271,7 +305,7 @@ impl Terms {
             Spec::Steps { count, period, every, .. } => {
                 i128::from(count) * i128::from(every) / i128::from(period)
             }
-            _ => unreachable!("only steps have an amount"),
+            _ => unreachable!("only a stepped bucket has an amount"),
         }
     }
 
@@ -279,10 +313,27 @@ impl Terms {
     fn is_present(&self, start: i128, now: i128) -> bool {
         match (self.spec, self.spec.window(now)) {
             (_, Some((present, _))) => present == start,
-            (Spec::Fixed { window: Window::FirstHit(length), .. }, None) => {
+            (Spec::Fixed { window: WindowKind::FirstHit(length), .. }, None) => {
                 now < start + i128::from(length)
             }
-            _ => unreachable!("only a fixed window begins"),
+            _ => unreachable!("only a fixed window has a start"),
+        }
+    }
+
+    /// The span in which a full limit recovers, at most.
+    pub(crate) fn recovery(&self) -> i128 {
+        let capacity = self.spec.capacity();
+        match self.spec {
+            _ if capacity == 0 => 0,
+            Spec::Bucket { .. } => ceil(capacity * self.permit(), self.drain()) * self.tick,
+            Spec::Steps { .. } => ceil(capacity, self.amount()) * self.every(),
+            Spec::Fixed {
+                window: WindowKind::Aligned(length) | WindowKind::FirstHit(length),
+                ..
+            } => i128::from(length),
+            Spec::Fixed { .. } | Spec::Concurrency { .. } => unreachable!("never one of several"),
+            Spec::Log { .. } | Spec::SubWindows { .. } => self.grains() * self.spec.grain(),
+            Spec::Approximate { .. } => 2 * self.length(),
         }
     }
 
@@ -295,19 +346,22 @@ impl Terms {
         }
     }
 
-    pub(crate) fn log_time(&self, offset: i128, now: i128) -> i128 {
-        (now + offset) / self.spec.grain()
+    /// The beginning of the sub-window that contains this instant.
+    pub(crate) fn begins_at(&self, instant: i128) -> i128 {
+        instant / self.spec.grain() * self.spec.grain()
     }
 
-    pub(crate) fn counts(&self, entry: &Entry, time: i128) -> bool {
-        time < entry.instant + self.grains()
+    /// Does a log count this entry at `time`, the instant with the offset of the log?
+    pub(crate) fn counts(&self, entry: &ModelEntry, time: i128) -> bool {
+        let grain = self.spec.grain();
+        time / grain < entry.instant / grain + self.grains()
     }
 
     pub(crate) fn counted<'a>(
         &self,
-        entries: &'a [Entry],
+        entries: &'a [ModelEntry],
         time: i128,
-    ) -> impl Iterator<Item = &'a Entry> {
+    ) -> impl Iterator<Item = &'a ModelEntry> {
         entries.iter().filter(move |entry| self.counts(entry, time))
     }
 
@@ -319,7 +373,7 @@ impl Terms {
         }
     }
 
-    /// The counts of the present window and of the one before, seen from `now`.
+    /// The counts of the present window and of the previous one, at `now`.
     pub(crate) fn pair(
         &self,
         present: i128,
@@ -343,7 +397,7 @@ impl Terms {
         }
     }
 
-    /// What the count of the previous window still weighs.
+    /// The remaining weight of the previous count.
     pub(crate) fn share(&self, previous: i128, now: i128) -> i128 {
         let ticks = self.length() / self.tick;
         let passed = now % self.length() / self.tick;
@@ -351,6 +405,6 @@ impl Terms {
     }
 }
 
-fn newest(entries: &[Entry]) -> Option<i128> {
+pub(crate) fn newest(entries: &[ModelEntry]) -> Option<i128> {
     entries.iter().filter(|entry| entry.permits > 0).map(|entry| entry.instant).max()
 }

@@ -1,41 +1,49 @@
-//! The reference model of `docs/arithmetic.md`, and random traces to hold an implementation to it.
+//! The reference model of `docs/algorithms.md`, and random traces that compare an implementation
+//! with it. Imports `tidegate-core`, and `tidegate` with the feature `engine`.
 //!
-//! # Layout
-//!
-//! - [`Spec`]: a limit as plain numbers, with its own idea of which limits are refused (`spec`);
-//!   `draw` picks them at random over the whole domain; `calendar` knows days, weeks and months.
-//! - [`Cell`] and [`Situation`]: one limit on one key. Every event is kept and replayed for every
-//!   question (`model`); the algorithms are in `consumption`, changed limits in `carry`.
-//! - [`Call`], [`Op`], [`Answer`], [`Subject`]: what is asked of a system under test (`subject`).
-//! - `UnderTest` (feature `engine`): an engine of `tidegate` as such a system.
-//! - [`Counting`]: an allocator that counts.
-//! - `trace` draws the calls, `world` says what the answers must be, and [`run`] compares.
+//! - [`Spec`]: a limit as plain numbers, which decides by itself which limits are invalid (`spec`).
+//!   `random_limit` draws limits over the whole domain; `calendar` computes days, weeks and months.
+//! - [`ModelCell`] and [`CellState`]: one limit on one key. Every event is stored and replayed for
+//!   every call (`cell`). The algorithms are in `consumption`, changed limits in `carry`.
+//! - [`EntriesCell`]: several limits on one key, as in Redis (`entries`).
+//! - [`ModelCall`], [`ModelOp`], [`ModelAnswer`], [`System`]: the interface to a system under test
+//!   (`system`).
+//! - `EngineSystem` (feature `engine`): an engine of `tidegate` as such a system.
+//! - [`CountingAllocator`]: an allocator that counts.
+//! - [`run_size`]: how many cases a test tries.
+//! - `trace` draws the calls, `flips` the limits that take turns, `expected` computes the results,
+//!   and [`run`] compares.
 
 #![expect(clippy::unwrap_used, reason = "test support: it panics where a test would")]
 
 mod calendar;
 mod carry;
+mod cell;
 mod consumption;
-mod counting;
-mod draw;
+mod counting_allocator;
 #[cfg(feature = "engine")]
 mod engine;
-mod model;
+mod entries;
+mod expected;
+mod flips;
+mod random_limit;
 mod rng;
 mod run;
+mod run_size;
 mod spec;
-mod subject;
+mod system;
 mod trace;
-mod world;
 
-pub use calendar::Zone;
-pub use counting::Counting;
+pub use calendar::TestZone;
+pub use cell::{CellEvent, CellState, ModelCell, ModelHold};
+pub use counting_allocator::CountingAllocator;
 #[cfg(feature = "engine")]
-pub use engine::UnderTest;
-pub use model::{Cell, Event, Hold, Situation};
-pub use rng::Rng;
-pub use run::{Mismatch, OnPanic, Stats, run, say};
-pub use spec::{Bucket, MAX, Spec, Window};
-pub use subject::{Answer, Call, Op, Part, Subject};
+pub use engine::EngineSystem;
+pub use entries::{EntriesCell, SharingClass};
+pub use expected::{ChangeModel, ExpectedWorld};
+pub use rng::TraceRng;
+pub use run::{Mismatch, PrintOnPanic, Stats, print_line, run};
+pub use run_size::run_size;
+pub use spec::{BucketKind, MAX, Spec, WindowKind};
+pub use system::{ModelAnswer, ModelCall, ModelCharge, ModelOp, System};
 pub use trace::Profile;
-pub use world::World;

@@ -2,9 +2,9 @@
 
 /// A stream of random numbers. The same seed gives the same stream.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct TraceRng(u64);
 
-impl Rng {
+impl TraceRng {
     /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -19,22 +19,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `end`, without `end`. Zero if that is empty.
+    /// A number from 0 to `end`, exclusive. Zero if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.any() % end.max(1)
     }
 
-    /// A place in something of this length. Zero if that is empty.
+    /// An index into a slice of this length. Zero if it is empty.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// A number from `first` to `last`, both included.
+    /// A number from `first` to `last`, inclusive.
     pub fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below((last - first).saturating_add(1))
     }
 
-    /// True in one case of `cases`.
+    /// True in one of `cases` cases.
     pub fn one_in(&mut self, cases: u64) -> bool {
         self.below(cases) == 0
     }
@@ -44,7 +44,7 @@ impl Rng {
         items[self.index(items.len())]
     }
 
-    /// A number from 1 to `last` whose magnitude is as likely to be small as large.
+    /// A number from 1 to `last` whose number of bits is evenly distributed.
     pub fn magnitude(&mut self, last: u64) -> u64 {
         let bits = self.between(1, u64::from(u64::BITS - last.max(1).leading_zeros()));
         let number = self.any() >> (64 - bits);

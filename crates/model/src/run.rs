@@ -1,30 +1,33 @@
-//! One trace against one subject.
+//! Runs one trace against one system under test.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write as _;
 
 use crate::trace::Trace;
-use crate::{Answer, Call, Profile, Spec, Subject, World};
+use crate::{ExpectedWorld, ModelAnswer, ModelCall, ModelOp, Profile, Spec, System};
 
 /// What was compared.
 #[derive(Clone, Default, Debug)]
 pub struct Stats {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Verdicts that denied.
     pub denied: u64,
-    /// Calls at an earlier instant than the call before.
+    /// Changes of a limit.
+    pub changes: u64,
+    /// Calls at an earlier instant than the previous call.
     pub steps_back: u64,
     /// Verdicts, by algorithm and mode.
     pub verdicts: BTreeMap<&'static str, u64>,
 }
 
 impl Stats {
-    /// Adds those of another trace.
+    /// Adds the numbers of another trace.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.denied += other.denied;
+        self.changes += other.changes;
         self.steps_back += other.steps_back;
         for (name, count) in &other.verdicts {
             *self.verdicts.entry(name).or_default() += count;
@@ -32,14 +35,14 @@ impl Stats {
     }
 }
 
-/// An answer that is wrong, and how to come to it.
+/// A wrong result, and the calls that led to it.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
     seed: u64,
     specs: Vec<Spec>,
-    calls: Vec<Call>,
+    calls: Vec<ModelCall>,
     expected: String,
-    got: Answer,
+    got: ModelAnswer,
 }
 
 impl fmt::Display for Mismatch {
@@ -48,7 +51,7 @@ impl fmt::Display for Mismatch {
         for (index, spec) in self.specs.iter().enumerate() {
             writeln!(f, "cell {index}: {spec:?}")?;
         }
-        for Call { now, op, parts } in &self.calls {
+        for ModelCall { now, op, parts } in &self.calls {
             let parts: Vec<_> = parts.iter().map(|part| (part.cell, part.cost)).collect();
             writeln!(f, "at {now}: {op:?} of (cell, cost) {parts:?}")?;
         }
@@ -57,52 +60,59 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Runs the trace of `seed` and holds every answer to the model. `make` is given the limits of the
-/// cells.
-pub fn run<S: Subject>(
+/// Runs the trace of `seed` and compares every result with the model. `make` is given the limits of
+/// the cells.
+pub fn run<S: System>(
     seed: u64,
     profile: Profile,
     make: impl FnOnce(&[Spec]) -> S,
 ) -> Result<Stats, Box<Mismatch>> {
     let mut trace = Trace::new(seed, profile);
     let first = trace.specs().to_vec();
-    let mut world = World::new(&first);
-    let mut subject = make(&first);
+    let mut world = ExpectedWorld::new(&first, profile.model);
+    let mut system = make(&first);
     let mut stats = Stats::default();
-    let mut calls: Vec<Call> = Vec::new();
-    let _named = OnPanic(format!("in the trace of TIDEGATE_SEED={seed}"));
+    let mut calls: Vec<ModelCall> = Vec::new();
+    let _named = PrintOnPanic(format!("in the trace of TIDEGATE_SEED={seed}"));
     for _ in 0..trace.len() {
         let call = trace.next(&world);
         stats.steps_back += u64::from(calls.last().is_some_and(|last| call.now < last.now));
         calls.push(call.clone());
-        let got = subject.apply(&call);
+        let got = system.apply(&call);
         if let Err(expected) = world.judge(&call, &got) {
             return Err(Box::new(Mismatch { seed, specs: first, calls, expected, got }));
+        }
+        if matches!(call.op, ModelOp::Swap(_) | ModelOp::Change(_)) {
+            stats.changes += 1;
+        }
+        if matches!(call.op, ModelOp::Swap(_)) {
+            trace.record_result(&call, &got);
+            continue;
         }
         stats.calls += 1;
         stats.denied += got.verdicts.iter().filter(|verdict| !verdict.allowed).count() as u64;
         for part in &call.parts {
             *stats.verdicts.entry(trace.specs()[part.cell].name()).or_default() += 1;
         }
-        trace.answered(&call, &got);
+        trace.record_result(&call, &got);
     }
     Ok(stats)
 }
 
-/// Says this, such as the seed, if the thread panics while it lives.
+/// Prints the text, such as the seed, if the thread panics while this value exists.
 #[derive(Debug)]
-pub struct OnPanic(pub String);
+pub struct PrintOnPanic(pub String);
 
-impl Drop for OnPanic {
+impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            say(&self.0);
+            print_line(&self.0);
         }
     }
 }
 
-/// Prints a line that the test harness does not swallow.
-pub fn say(line: &str) {
+/// Prints a line that the test harness does not capture.
+pub fn print_line(line: &str) {
     let mut err = std::io::stderr().lock();
     let _ = writeln!(err, "{line}");
 }

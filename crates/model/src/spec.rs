@@ -1,8 +1,10 @@
-//! A limit as plain numbers, and which limits must be refused.
+//! A limit as plain numbers, and which limits are invalid.
 
-use tidegate_core::{CalendarUnit, Draft, InvalidLimit, Limit, Micros, Moment, Part as Word, Span};
+use tidegate_core::{
+    CalendarUnit, InvalidLimit, Limit, LimitBuilder, LimitField as Word, Micros, Moment, Span,
+};
 
-use crate::calendar::{self, Zone};
+use crate::calendar::{self, TestZone};
 
 /// The last instant and the longest span that is reported: 2^53 - 1.
 pub const MAX: i128 = (1 << 53) - 1;
@@ -11,9 +13,9 @@ const TICKS: [i128; 3] = [1, 1_000, 1_000_000];
 const TOO_LARGE: i128 = 1 << 52;
 const LONGEST: i128 = 36_500 * 86_400_000_000;
 
-/// What kind of bucket.
+/// The kind of a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bucket {
+pub enum BucketKind {
     /// `token-bucket`
     Token,
     /// `leaky-bucket`
@@ -22,26 +24,26 @@ pub enum Bucket {
     Queue,
 }
 
-/// Where the windows of a `fixed-window` lie.
+/// Where the windows of a `fixed-window` begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Window {
+pub enum WindowKind {
     /// At multiples of their length.
     Aligned(u64),
-    /// Where a charge found none.
+    /// At the first charge outside of a window.
     FirstHit(u64),
-    /// In UTC.
+    /// With a calendar unit in UTC.
     Calendar(CalendarUnit),
-    /// Where the caller says.
-    Zoned(CalendarUnit, Zone),
+    /// At boundaries that the caller passes in.
+    Zoned(CalendarUnit, TestZone),
 }
 
 /// A limit as plain numbers; spans are in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the word of the notation it names")]
 pub enum Spec {
-    Bucket { kind: Bucket, count: u64, period: u64, size: Option<u64> },
+    Bucket { kind: BucketKind, count: u64, period: u64, size: Option<u64> },
     Steps { count: u64, period: u64, every: u64, burst: Option<u64> },
-    Fixed { count: u64, window: Window },
+    Fixed { count: u64, window: WindowKind },
     Log { count: u64, window: u64 },
     SubWindows { count: u64, window: u64, precision: Option<u64> },
     Approximate { count: u64, window: u64 },
@@ -49,37 +51,50 @@ pub enum Spec {
 }
 
 impl Spec {
-    /// Does it count holders, and is never charged?
+    /// Does it count holders? Such a limit is never charged.
     pub fn is_held(&self) -> bool {
         matches!(self, Self::Concurrency { .. })
     }
 
-    /// The limit, made by the builders.
+    /// Does it store a list of entries?
+    pub fn is_log(&self) -> bool {
+        matches!(self, Self::Log { .. } | Self::SubWindows { .. })
+    }
+
+    /// Are its windows those of a calendar?
+    pub fn is_calendar(&self) -> bool {
+        let Self::Fixed { window, .. } = self else { return false };
+        matches!(window, WindowKind::Calendar(_) | WindowKind::Zoned(..))
+    }
+
+    /// The limit, built by the builders.
     pub fn limit(&self) -> Result<Limit, InvalidLimit> {
         self.draft().build()
     }
 
-    fn draft(&self) -> Draft {
+    fn draft(&self) -> LimitBuilder {
         let span = |span: u64| Span::Plain(Micros::new(span));
         match *self {
-            Self::Bucket { kind: Bucket::Token, count, period, size } => {
+            Self::Bucket { kind: BucketKind::Token, count, period, size } => {
                 let draft = Limit::per(count, span(period));
                 size.map_or(draft.clone(), |size| draft.burst(size))
             }
             Self::Bucket { kind, count, period, size } => {
                 let draft = Limit::leaky_bucket(count, span(period));
                 let draft = size.map_or(draft.clone(), |size| draft.capacity(size));
-                if kind == Bucket::Queue { draft.queue() } else { draft }
+                if kind == BucketKind::Queue { draft.queue() } else { draft }
             }
             Self::Steps { count, period, every, burst } => {
                 let draft = Limit::per(count, span(period)).every(span(every));
                 burst.map_or(draft.clone(), |burst| draft.burst(burst))
             }
             Self::Fixed { count, window } => match window {
-                Window::Aligned(length) => Limit::fixed_window(count, span(length)),
-                Window::FirstHit(length) => Limit::fixed_window(count, span(length)).first_hit(),
-                Window::Calendar(unit) => Limit::fixed_window(count, Span::Calendar(unit)),
-                Window::Zoned(unit, _) => {
+                WindowKind::Aligned(length) => Limit::fixed_window(count, span(length)),
+                WindowKind::FirstHit(length) => {
+                    Limit::fixed_window(count, span(length)).first_hit()
+                }
+                WindowKind::Calendar(unit) => Limit::fixed_window(count, Span::Calendar(unit)),
+                WindowKind::Zoned(unit, _) => {
                     Limit::fixed_window(count, Span::Calendar(unit)).tz("Europe/Berlin")
                 }
             },
@@ -95,7 +110,7 @@ impl Spec {
         }
     }
 
-    /// The number where the limit says `word`: a count, burst or capacity.
+    /// The value of a field: a count, burst or capacity.
     pub fn number(&self, word: Word) -> u64 {
         match *self {
             _ if word != Word::Count => self.capacity() as u64,
@@ -104,7 +119,8 @@ impl Spec {
         }
     }
 
-    /// The same limit with another number there. A size that equals the count goes with it.
+    /// The same limit with another value of the field. A size that equals the count changes with
+    /// it.
     #[must_use]
     pub fn with(mut self, word: Word, number: u64) -> Self {
         match &mut self {
@@ -125,7 +141,7 @@ impl Spec {
         self
     }
 
-    /// Must this limit be refused?
+    /// Is this limit invalid?
     pub fn refused(&self) -> bool {
         let numbers = match *self {
             Self::Bucket { count, size: other, .. } | Self::Steps { count, burst: other, .. } => {
@@ -144,9 +160,10 @@ impl Spec {
         let spans = match *self {
             Self::Bucket { period, .. } => [period, 1],
             Self::Steps { period, every, .. } => [period, every],
-            Self::Fixed { window: Window::Aligned(length) | Window::FirstHit(length), .. } => {
-                [length, 1]
-            }
+            Self::Fixed {
+                window: WindowKind::Aligned(length) | WindowKind::FirstHit(length),
+                ..
+            } => [length, 1],
             Self::Log { window, .. } | Self::Approximate { window, .. } => [window, 1],
             Self::SubWindows { window, precision, .. } => [window, precision.unwrap_or(1)],
             Self::Fixed { .. } | Self::Concurrency { .. } => [1, 1],
@@ -203,9 +220,9 @@ impl Spec {
         })
     }
 
-    /// A bucket is counted in parts of a permit: the period is a permit, and a tick drains
-    /// `C*T` of them. The definition counts in the largest unit that measures both, which matters
-    /// only where it rounds.
+    /// A bucket counts fractions of a permit: the period is a permit, and a tick drains `C*T` of
+    /// them. The definition counts in the largest unit that divides both, which matters only where
+    /// it rounds.
     pub(crate) fn unit(&self, tick: i128) -> i128 {
         match *self {
             Self::Bucket { count, period, .. } => gcd(i128::from(count) * tick, i128::from(period)),
@@ -213,7 +230,7 @@ impl Spec {
         }
     }
 
-    /// The length of what a log counts as one instant.
+    /// The length of time that a log counts as one instant.
     pub(crate) fn grain(&self) -> i128 {
         match *self {
             Self::SubWindows { precision: Some(precision), .. } => i128::from(precision),
@@ -226,23 +243,23 @@ impl Spec {
     pub(crate) fn window(&self, now: i128) -> Option<(i128, i128)> {
         let Self::Fixed { window, .. } = *self else { return None };
         match window {
-            Window::Aligned(length) => {
+            WindowKind::Aligned(length) => {
                 let length = i128::from(length);
                 let start = now / length * length;
                 Some((start, start + length))
             }
-            Window::FirstHit(_) => None,
-            Window::Calendar(unit) => Some(calendar::utc(unit, now)),
-            Window::Zoned(_, zone) => Some(zone.page(now)),
+            WindowKind::FirstHit(_) => None,
+            WindowKind::Calendar(unit) => Some(calendar::utc(unit, now)),
+            WindowKind::Zoned(_, zone) => Some(zone.page(now)),
         }
     }
 
-    /// Where the window around `now` ends, if the calendar or the clock says so.
+    /// The end of the window around `now`, if it is defined by the calendar or the clock.
     pub fn window_end(&self, now: u64) -> Option<i128> {
         self.window(i128::from(now)).map(|(_, end)| end)
     }
 
-    /// The moment `now` as the core must be given it: with the boundaries of a zone.
+    /// The moment `now` for the core, with the boundaries of a zone.
     pub fn moment(&self, now: u64) -> Moment {
         match self.zone() {
             None => Moment::new(Micros::new(now)),
@@ -255,9 +272,9 @@ impl Spec {
     }
 
     /// The zone whose boundaries come with the call.
-    pub fn zone(&self) -> Option<Zone> {
+    pub fn zone(&self) -> Option<TestZone> {
         match *self {
-            Self::Fixed { window: Window::Zoned(_, zone), .. } => Some(zone),
+            Self::Fixed { window: WindowKind::Zoned(_, zone), .. } => Some(zone),
             _ => None,
         }
     }
@@ -265,14 +282,14 @@ impl Spec {
     /// Algorithm and mode.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Bucket { kind: Bucket::Token, .. } => "token-bucket",
-            Self::Bucket { kind: Bucket::Meter, .. } => "leaky-bucket",
-            Self::Bucket { kind: Bucket::Queue, .. } => "leaky-bucket queue",
+            Self::Bucket { kind: BucketKind::Token, .. } => "token-bucket",
+            Self::Bucket { kind: BucketKind::Meter, .. } => "leaky-bucket",
+            Self::Bucket { kind: BucketKind::Queue, .. } => "leaky-bucket queue",
             Self::Steps { .. } => "token-bucket every",
-            Self::Fixed { window: Window::Aligned(_), .. } => "fixed-window",
-            Self::Fixed { window: Window::FirstHit(_), .. } => "fixed-window first-hit",
-            Self::Fixed { window: Window::Calendar(_), .. } => "fixed-window calendar",
-            Self::Fixed { window: Window::Zoned(..), .. } => "fixed-window zoned",
+            Self::Fixed { window: WindowKind::Aligned(_), .. } => "fixed-window",
+            Self::Fixed { window: WindowKind::FirstHit(_), .. } => "fixed-window first-hit",
+            Self::Fixed { window: WindowKind::Calendar(_), .. } => "fixed-window calendar",
+            Self::Fixed { window: WindowKind::Zoned(..), .. } => "fixed-window zoned",
             Self::Log { .. } => "sliding-log",
             Self::SubWindows { .. } => "sliding-window",
             Self::Approximate { .. } => "sliding-window approximate",

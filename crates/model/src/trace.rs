@@ -1,37 +1,39 @@
-//! Random calls on a small world, drawn where an implementation is most likely to be wrong.
+//! Random calls on a few cells, drawn where an implementation is most likely to be wrong.
 
 use tidegate_core::{Expiry, Wait};
 
-use crate::model::Situation;
-use crate::spec::{MAX, Window};
-use crate::{Answer, Call, Op, Part, Rng, Spec, World};
+use crate::cell::CellState;
+use crate::flips::Flips;
+use crate::spec::{MAX, WindowKind};
+use crate::{
+    ChangeModel, ExpectedWorld, ModelAnswer, ModelCall, ModelCharge, ModelOp, Spec, TraceRng,
+};
 
 const DAY: u64 = 86_400_000_000;
-const LARGEST_COST: u64 = 1 << 32;
+const MAX_COST: u64 = 1 << 32;
 
-/// What a subject can be asked.
+/// What a system under test supports.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// The longest a hold may last, in microseconds.
+    /// The longest TTL of a hold, in microseconds.
     pub max_ttl: u64,
-    /// How long after its end a hold may be settled, in microseconds.
+    /// How long after its expiry a hold can be settled, in microseconds.
     pub remembers: u64,
-    /// May concurrency be charged, as other limits are, or only be held?
+    /// Can concurrency be charged like other limits, or only be held?
     pub concurrency_is_charged: bool,
-    /// May limits change?
+    /// Can limits change?
     pub changes: bool,
-    /// May a limit change while there are holds on it? A hold whose cell was forgotten is settled
-    /// under the limit it was made for, so where a subject forgets, nobody asks for such a one.
+    /// Can a limit change while there are holds on it? A hold whose cell was forgotten is settled
+    /// under the limit that it was made for. So such a hold is never settled on a system that
+    /// forgets.
     pub changes_with_holds: bool,
-    /// And to or from a window of the calendar? A subject that is told the windows of the limit a
-    /// hold was made for does not know those of the present one.
-    pub calendars_with_holds: bool,
-    /// Is a changed limit charged at once? For a subject that carries consumption over only when
-    /// it writes.
-    pub changes_are_charged: bool,
-    /// Are there windows of made-up zones, which only a caller of the core can pass in?
+    /// What happens when a limit changes?
+    pub model: ChangeModel,
+    /// Do limits return while they are in use? Only if the model has several limits on a cell.
+    pub returns: bool,
+    /// Are there windows of artificial zones, which only a caller of the core can pass in?
     pub zones: bool,
-    /// May the subject forget a state that has recovered? Then such states are reset before the
+    /// Can the system forget a state that has recovered? If so, such states are reset before the
     /// clock steps back to a time at which they had not.
     pub forgets: bool,
     /// The last instant, in microseconds.
@@ -39,26 +41,26 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// All there is in the definition.
+    /// Everything that the definition has.
     pub const EVERYTHING: Self = Self {
         max_ttl: MAX as u64,
         remembers: MAX as u64,
         concurrency_is_charged: true,
         changes: true,
         changes_with_holds: true,
-        calendars_with_holds: true,
-        changes_are_charged: false,
+        model: ChangeModel::Ordered,
+        returns: false,
         zones: true,
         forgets: false,
         last_instant: MAX as u64,
     };
 
     fn allows(&self, spec: &Spec) -> bool {
-        self.zones || !matches!(spec, Spec::Fixed { window: Window::Zoned(..), .. })
+        self.zones || !matches!(spec, Spec::Fixed { window: WindowKind::Zoned(..), .. })
     }
 
-    /// What `draw` draws, as often as it takes.
-    fn draw(&self, rng: &mut Rng, draw: impl Fn(&mut Rng) -> Spec) -> Spec {
+    /// Draws until the profile allows the limit.
+    fn draw(&self, rng: &mut TraceRng, draw: impl Fn(&mut TraceRng) -> Spec) -> Spec {
         loop {
             let spec = draw(rng);
             if self.allows(&spec) {
@@ -68,9 +70,9 @@ impl Profile {
     }
 }
 
-/// The calls of one seed. What is drawn depends on what was answered.
+/// The calls of one seed. They depend on the results of earlier calls.
 pub(crate) struct Trace {
-    rng: Rng,
+    rng: TraceRng,
     profile: Profile,
     specs: Vec<Spec>,
     now: u64,
@@ -79,12 +81,14 @@ pub(crate) struct Trace {
     holds: bool,
     charging_holds: bool,
     changes: bool,
-    charge_next: Option<usize>,
+    flips: Option<Flips>,
+    /// Was the last call a change of the limit?
+    has_flipped: bool,
     reset_next: Vec<usize>,
     steps_next: bool,
     granted: Vec<Granted>,
     next_id: u128,
-    /// Instants that answers have named.
+    /// Instants that results contain.
     named: Vec<u64>,
 }
 
@@ -93,34 +97,40 @@ pub(crate) struct Trace {
 struct Granted {
     id: u128,
     expiry: Expiry,
-    parts: Vec<Part>,
-    /// The deadline it was given, and to which it was renewed.
+    parts: Vec<ModelCharge>,
+    /// The deadline that it was granted with or renewed to.
     until: u64,
     /// Cells whose limit has changed since.
     changed: Vec<usize>,
 }
 
 impl Granted {
-    /// Might a subject have forgotten under which limit it is to be settled?
-    fn may_be_forgotten(&self, world: &World, now: u64) -> bool {
-        self.changed.iter().any(|&cell| world.situation(cell, now).is_unused())
+    /// Can a system have forgotten under which limit it is settled?
+    fn may_be_forgotten(&self, world: &ExpectedWorld, now: u64) -> bool {
+        self.changed.iter().any(|&cell| world.is_unused(cell, now))
     }
 }
 
 impl Trace {
     pub(crate) fn new(seed: u64, profile: Profile) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = TraceRng::new(seed);
         let cells = rng.pick(&[1, 1, 1, 2, 2, 3, 4]);
         let specs: Vec<Spec> =
             (0..cells).map(|_| profile.draw(&mut rng, Spec::draw_good)).collect();
         let steps_back = rng.one_in(2);
         let changes = profile.changes && rng.one_in(3);
         let held = specs.iter().any(|spec| matches!(spec, Spec::Concurrency { .. }));
-        let calendar = !profile.calendars_with_holds && specs.iter().any(is_calendar);
-        let changes = changes && (profile.changes_with_holds && !calendar || !held);
-        // A zone's windows in the past and in the far future are known to nobody.
+        let changes = changes && (profile.changes_with_holds || !held);
+        let is_shared = profile.model != ChangeModel::Ordered;
+        let flips = (changes && is_shared).then(|| Flips::new(&mut rng, &specs, profile.returns));
+        // A system that orders limits keeps less, and reports a settled hold under the newest.
+        let is_plain = flips.is_some() && !profile.returns;
+        let steps_back = steps_back && !is_plain;
+        // The windows of a zone in the past and in the far future are unknown.
         let zoned = specs.iter().any(|spec| match spec {
-            Spec::Fixed { window, .. } => changes || matches!(window, Window::Zoned(..)),
+            Spec::Fixed { window, .. } => {
+                changes && !is_shared || matches!(window, WindowKind::Zoned(..))
+            }
             _ => false,
         });
         let unzoned = profile.last_instant;
@@ -132,7 +142,7 @@ impl Trace {
             3..=5 => rng.below(last_instant),
             _ => 1_700_000_000_000_000 + rng.below(365 * DAY),
         };
-        let holds = rng.below(3) > 0 && (!changes || profile.changes_with_holds && !calendar);
+        let holds = rng.below(3) > 0 && (!changes || profile.changes_with_holds) && !is_plain;
         Self {
             profile,
             specs,
@@ -141,8 +151,9 @@ impl Trace {
             steps_back,
             holds,
             charging_holds: !(zoned && steps_back),
-            changes,
-            charge_next: None,
+            changes: changes && !is_shared,
+            flips,
+            has_flipped: false,
             reset_next: Vec::new(),
             steps_next: false,
             granted: Vec::new(),
@@ -161,39 +172,56 @@ impl Trace {
     }
 
     /// The next call.
-    pub(crate) fn next(&mut self, world: &World) -> Call {
-        if let Some(cell) = self.charge_next.take() {
-            let parts = vec![Part { cell, cost: 1 }];
-            return Call { now: self.now, op: Op::Record, parts };
-        }
+    pub(crate) fn next(&mut self, world: &ExpectedWorld) -> ModelCall {
         let cell = self.rng.below(self.specs.len() as u64) as usize;
         if !self.steps_next && self.steps_back && self.rng.one_in(12) {
             self.steps_next = true;
-            let unused = |&cell: &usize| world.situation(cell, self.now).is_unused();
+            let unused = |&cell: &usize| world.is_unused(cell, self.now);
             let cells = 0..if self.profile.forgets { self.specs.len() } else { 0 };
             self.reset_next = cells.filter(unused).collect();
         }
         if let Some(cell) = self.reset_next.pop() {
-            return Call { now: self.now, op: Op::Reset, parts: vec![Part { cell, cost: 0 }] };
+            return ModelCall {
+                now: self.now,
+                op: ModelOp::Reset,
+                parts: vec![ModelCharge { cell, cost: 0 }],
+            };
+        }
+        if let Some(spec) = self.flip(cell, world) {
+            let parts = vec![ModelCharge { cell, cost: 0 }];
+            return ModelCall { now: self.now, op: ModelOp::Swap(spec), parts };
         }
         self.move_time(&world.situation(cell, self.now));
         let op = self.op(cell, world);
         let parts = self.parts(op, cell, world);
-        Call { now: self.now, op, parts }
+        ModelCall { now: self.now, op, parts }
     }
 
-    /// Remembers what the answer names, and which holds there are.
-    pub(crate) fn answered(&mut self, call: &Call, answer: &Answer) {
+    fn flip(&mut self, cell: usize, world: &ExpectedWorld) -> Option<Spec> {
+        // Not between noticing that states are unused, resetting them and the step back.
+        let has_flipped = std::mem::take(&mut self.has_flipped);
+        if has_flipped || self.steps_next || !self.profile.returns && world.entry_count(cell) > 1 {
+            return None;
+        }
+        let next = self.flips.as_ref()?.next(&mut self.rng, cell, &self.specs[cell]);
+        self.has_flipped = next.is_some();
+        next
+    }
+
+    /// Stores the instants and holds of the result.
+    pub(crate) fn record_result(&mut self, call: &ModelCall, result: &ModelAnswer) {
         self.named.clear();
-        for verdict in &answer.verdicts {
+        for verdict in &result.verdicts {
             if let Wait::For(wait) = verdict.retry_after {
                 self.named.push(call.now.saturating_add(wait.get()));
             }
             self.named.push(call.now.saturating_add(verdict.reset_after.get()));
         }
         match call.op {
-            Op::Hold { .. } | Op::Enter { .. } if answer.verdicts.iter().all(|v| v.allowed) => {
-                let mut parts: Vec<Part> = Vec::new();
+            ModelOp::Hold { .. } | ModelOp::Enter { .. }
+                if result.verdicts.iter().all(|v| v.allowed) =>
+            {
+                let mut parts: Vec<ModelCharge> = Vec::new();
                 let mut made = None;
                 for part in &call.parts {
                     let Some(hold) = call.op.hold_on(&self.specs[part.cell]) else { continue };
@@ -208,19 +236,19 @@ impl Trace {
                     self.granted.push(Granted { id, expiry, parts, until, changed });
                 }
             }
-            Op::Renew { id, ttl } if !answer.expired => {
+            ModelOp::Renew { id, ttl } if !result.expired => {
                 let renewed = self.granted.iter_mut().filter(|granted| granted.id == id);
                 renewed.for_each(|granted| granted.until = call.now + ttl);
             }
-            Op::Settle { id, .. } => self.granted.retain(|granted| granted.id != id),
-            // Nobody asks for a hold that a reset has forgotten.
-            Op::Reset => {
+            ModelOp::Settle { id, .. } => self.granted.retain(|granted| granted.id != id),
+            // A hold that was removed by a reset is never settled.
+            ModelOp::Reset => {
                 let cell = call.parts[0].cell;
                 let elsewhere = |granted: &Granted| granted.parts.iter().all(|p| p.cell != cell);
                 self.granted
                     .retain(|granted| granted.expiry == Expiry::Charge || elsewhere(granted));
             }
-            Op::Change(spec) => {
+            ModelOp::Change(spec) | ModelOp::Swap(spec) => {
                 let cell = call.parts[0].cell;
                 self.specs[cell] = spec;
                 for granted in &mut self.granted {
@@ -228,13 +256,12 @@ impl Trace {
                         granted.changed.push(cell);
                     }
                 }
-                self.charge_next = self.profile.changes_are_charged.then_some(cell);
             }
             _ => {}
         }
     }
 
-    fn move_time(&mut self, found: &Situation) {
+    fn move_time(&mut self, found: &CellState) {
         let rng = &mut self.rng;
         let scale = scale(found.spec());
         if std::mem::take(&mut self.steps_next) {
@@ -276,7 +303,7 @@ impl Trace {
         self.now = to.clamp(self.now, self.last_instant);
     }
 
-    fn op(&mut self, cell: usize, world: &World) -> Op {
+    fn op(&mut self, cell: usize, world: &ExpectedWorld) -> ModelOp {
         let remembers = self.profile.remembers;
         let forgotten = self.now.saturating_sub(remembers);
         self.granted.retain(|granted| granted.until > forgotten || remembers == MAX as u64);
@@ -284,52 +311,48 @@ impl Trace {
         let holds_only =
             !self.profile.concurrency_is_charged && self.specs.iter().any(Spec::is_held);
         match rng.below(100) {
-            0..=7 => Op::Peek,
-            8..=14 if !holds_only => Op::Record,
-            15..=21 if !holds_only => Op::Refund,
-            22 => Op::Reset,
+            // A peek puts no new limit in force, unless the system orders limits.
+            0..=7 if self.flips.is_none() || self.profile.returns => ModelOp::Peek,
+            8..=14 if !holds_only => ModelOp::Record,
+            15..=21 if !holds_only => ModelOp::Refund,
+            22 => ModelOp::Reset,
             23..=34 if self.holds || holds_only => {
                 let charging = self.charging_holds && rng.one_in(2);
                 let expiry = if charging { Expiry::Charge } else { Expiry::Release };
-                Op::Hold { id: self.new_id(), ttl: self.ttl(cell), expiry }
+                ModelOp::Hold { id: self.new_id(), ttl: self.ttl(cell), expiry }
             }
             35..=46 if !self.granted.is_empty() => {
                 let place = rng.below(self.granted.len() as u64) as usize;
                 let granted = &self.granted[place];
                 if self.profile.forgets && granted.may_be_forgotten(world, self.now) {
-                    return Op::Peek;
+                    return ModelOp::Peek;
                 }
                 let Granted { id, expiry, ref parts, .. } = *granted;
                 if rng.one_in(4) {
-                    return Op::Renew { id, ttl: self.ttl(cell) };
+                    return ModelOp::Renew { id, ttl: self.ttl(cell) };
                 }
                 let own = parts[0].cost;
                 let cost = match rng.below(6) {
                     0 => Some(0),
                     1 => Some(own / 2),
-                    2 => Some((own + 1).min(LARGEST_COST)),
-                    3 => Some(rng.magnitude(LARGEST_COST)),
+                    2 => Some((own + 1).min(MAX_COST)),
+                    3 => Some(rng.magnitude(MAX_COST)),
                     _ => None,
                 };
-                Op::Settle { id, expiry, cost }
+                ModelOp::Settle { id, expiry, cost }
             }
-            // What is only held cannot be charged.
-            47..=50 if self.profile.changes_are_charged && self.specs[cell].is_held() => Op::Peek,
             47..=50 if self.changes => {
                 let old = self.specs[cell];
-                let mut new = self.profile.draw(rng, |rng| old.draw_change(rng));
-                let held = self.holds || holds_only;
-                while held && !self.profile.calendars_with_holds && is_calendar(&new) {
-                    new = self.profile.draw(rng, |rng| old.draw_change(rng));
-                }
-                // The same limit written in another way is no change, nor is one of the same numbers.
+                let new = self.profile.draw(rng, |rng| old.draw_change(rng));
+                // The same limit in another notation is no change, and neither is one with the same
+                // numbers.
                 let numbers = |spec: &Spec| spec.limit().map(|limit| limit.numbers());
-                if numbers(&new) == numbers(&old) { Op::Peek } else { Op::Change(new) }
+                if numbers(&new) == numbers(&old) { ModelOp::Peek } else { ModelOp::Change(new) }
             }
             _ if holds_only || self.holds && rng.one_in(6) => {
-                Op::Enter { id: self.new_id(), ttl: self.ttl(cell) }
+                ModelOp::Enter { id: self.new_id(), ttl: self.ttl(cell) }
             }
-            _ => Op::Check,
+            _ => ModelOp::Check,
         }
     }
 
@@ -349,13 +372,15 @@ impl Trace {
         ttl.clamp(1, self.profile.max_ttl)
     }
 
-    fn parts(&mut self, op: Op, cell: usize, world: &World) -> Vec<Part> {
+    fn parts(&mut self, op: ModelOp, cell: usize, world: &ExpectedWorld) -> Vec<ModelCharge> {
         match op {
-            Op::Settle { id, .. } | Op::Renew { id, .. } => {
+            ModelOp::Settle { id, .. } | ModelOp::Renew { id, .. } => {
                 let granted = self.granted.iter().find(|granted| granted.id == id).unwrap();
                 return granted.parts.clone();
             }
-            Op::Reset | Op::Change(_) => return vec![Part { cell, cost: 0 }],
+            ModelOp::Reset | ModelOp::Change(_) | ModelOp::Swap(_) => {
+                return vec![ModelCharge { cell, cost: 0 }];
+            }
             _ => {}
         }
         let mut cells = vec![cell];
@@ -366,23 +391,23 @@ impl Trace {
                 }
             }
         }
-        if self.rng.one_in(16) && !matches!(op, Op::Refund) {
+        if self.rng.one_in(16) && !matches!(op, ModelOp::Refund) {
             let twice = self.rng.pick(&cells);
             cells.push(twice);
         }
         let parts = cells.iter().map(|&cell| {
             let found = world.situation(cell, self.now);
             let zero_is_fine = match op {
-                Op::Enter { .. } => !found.spec().is_held(),
-                _ => matches!(op, Op::Check | Op::Peek),
+                ModelOp::Enter { .. } => !found.spec().is_held(),
+                _ => matches!(op, ModelOp::Check | ModelOp::Peek),
             };
             let cost = self.cost(&found).max(u64::from(!zero_is_fine));
-            Part { cell, cost }
+            ModelCharge { cell, cost }
         });
         parts.collect()
     }
 
-    fn cost(&mut self, found: &Situation) -> u64 {
+    fn cost(&mut self, found: &CellState) -> u64 {
         let capacity = found.spec().capacity() as u64;
         let remaining = found.remaining() as u64;
         let cost = match self.rng.below(20) {
@@ -395,26 +420,24 @@ impl Trace {
             14 => self.rng.around(capacity),
             15 => self.rng.around(found.used() as u64),
             16 => self.rng.magnitude(capacity.max(1)),
-            17 => self.rng.magnitude(LARGEST_COST),
-            18 => LARGEST_COST,
+            17 => self.rng.magnitude(MAX_COST),
+            18 => MAX_COST,
             _ => self.rng.between(1, 3),
         };
-        cost.min(LARGEST_COST)
+        cost.min(MAX_COST)
     }
 }
 
-fn is_calendar(spec: &Spec) -> bool {
-    matches!(spec, Spec::Fixed { window: Window::Calendar(_) | Window::Zoned(..), .. })
-}
-
-/// The time in which a limit changes its mind.
+/// The time in which a limit recovers.
 fn scale(spec: &Spec) -> u64 {
     match *spec {
         Spec::Bucket { count, period, .. } => (period / count.max(1)).max(1) * 2,
         Spec::Steps { every, .. } => every,
-        Spec::Fixed { window: Window::Aligned(length) | Window::FirstHit(length), .. } => length,
-        Spec::Fixed { window: Window::Zoned(_, zone), .. } => zone.page,
-        Spec::Fixed { window: Window::Calendar(_), .. } => 10 * DAY,
+        Spec::Fixed {
+            window: WindowKind::Aligned(length) | WindowKind::FirstHit(length), ..
+        } => length,
+        Spec::Fixed { window: WindowKind::Zoned(_, zone), .. } => zone.page,
+        Spec::Fixed { window: WindowKind::Calendar(_), .. } => 10 * DAY,
         Spec::Log { window, .. }
         | Spec::SubWindows { window, .. }
         | Spec::Approximate { window, .. } => window,
@@ -422,7 +445,7 @@ fn scale(spec: &Spec) -> u64 {
     }
 }
 
-/// What instants are rounded to.
+/// The resolution of instants.
 fn grain(spec: &Spec) -> u64 {
     match *spec {
         Spec::Steps { every, .. } => every,

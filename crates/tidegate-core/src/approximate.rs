@@ -1,16 +1,16 @@
 //! The sliding window from two counters: `sliding-window .. approximate`.
 //!
-//! The previous window counts for the share of it that the sliding window still covers. That is a
-//! guess at when its requests came, and so is the promise: fewer than twice the limit.
+//! The previous window counts in proportion to its part that the sliding window still covers. That
+//! assumes evenly spread requests, so the bound is weaker: fewer than twice the limit.
 
 use crate::arithmetic::Arithmetic;
-use crate::invalid::{InvalidLimit, Part};
+use crate::invalid::{InvalidLimit, LimitField};
 use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;
 use crate::{Micros, Moment};
 
-/// A limit and a window in ticks whose product stays exact.
+/// A limit and a window in ticks whose product is exact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Approximate {
     pub(crate) tick: Tick,
@@ -20,7 +20,7 @@ pub(crate) struct Approximate {
 
 /// The counts of a window and of the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pair {
+pub(crate) struct CounterPair {
     previous: u64,
     present: u64,
     /// The number of the present window since the epoch.
@@ -41,48 +41,53 @@ impl Approximate {
             None => {
                 let fewest = candidates().map(|(_, window)| window).min().unwrap_or(1);
                 let nearest = (Self::MAX_PRODUCT - 1) / fewest;
-                Err(InvalidLimit::Inexact { part: Part::Count, nearest })
+                Err(InvalidLimit::Inexact { part: LimitField::Count, nearest })
             }
         }
     }
 
-    /// The counters as of `at`, and how many ticks of the present window have passed.
-    fn brought_to(&self, state: &Pair, at: &Moment) -> (Pair, u64) {
+    /// The counters at `at`, and how many ticks of the present window have passed.
+    fn brought_to(&self, state: &CounterPair, at: &Moment) -> (CounterPair, u64) {
         let tick = self.tick.floor(at.now());
         let index = tick / self.window;
         let pair = match index - state.index {
             0 => *state,
-            1 => Pair { previous: state.present, present: 0, index },
-            _ => Pair { previous: 0, present: 0, index },
+            1 => CounterPair { previous: state.present, present: 0, index },
+            _ => CounterPair { previous: 0, present: 0, index },
         };
         (pair, tick % self.window)
     }
 
-    /// What is left of the previous window's count after `passed` ticks of the present one.
-    fn weighed(&self, pair: &Pair, passed: u64) -> u64 {
+    /// What is left of the count of the previous window after `passed` ticks of the present one.
+    fn weighed(&self, pair: &CounterPair, passed: u64) -> u64 {
         (pair.previous * (self.window - passed)).div_ceil(self.window)
     }
 
-    /// What counts of both. A step back inside the window makes the previous count weigh more
-    /// again, but never more than a debt may be.
-    fn sum(&self, pair: &Pair, passed: u64) -> u64 {
+    /// The sum of both counts. A step back inside the window increases the weight of the previous
+    /// count, but never beyond the maximum debt.
+    fn sum(&self, pair: &CounterPair, passed: u64) -> u64 {
         (pair.present + self.weighed(pair, passed)).min(2 * self.limit)
     }
 
-    /// The earliest tick of the window after `count` was counted at which `room` permits are enough
-    /// to hold what is left of `count`, as a number of ticks since that window began.
+    /// The earliest tick of the next window at which what is left of `count` fits into `room`
+    /// permits, counted from the beginning of that window.
     fn fades_to(&self, count: u64, room: u64) -> u64 {
         let ticks_that_fit = (room * self.window).checked_div(count);
         ticks_that_fit.map_or(0, |ticks| self.window.saturating_sub(ticks))
     }
 
-    /// The span until tick `passed` of the window number `index`.
+    /// The span until tick `passed` of window number `index`.
     fn until(&self, index: u64, passed: u64, at: &Moment) -> Micros {
         self.tick.until(index * self.window + passed, at.now())
     }
 
-    /// The same counters under another limit; only the limit's own clamp changes them.
-    pub(crate) fn carry(&self, old: &Self, state: &Pair, at: &Moment) -> Option<Option<Pair>> {
+    /// The same counters under another limit, clamped to it.
+    pub(crate) fn carry(
+        &self,
+        old: &Self,
+        state: &CounterPair,
+        at: &Moment,
+    ) -> Option<Option<CounterPair>> {
         if (old.window, old.tick) != (self.window, self.tick) {
             return None;
         }
@@ -96,26 +101,25 @@ impl Approximate {
 }
 
 impl Arithmetic for Approximate {
-    state_is!(Pair as Pair);
+    state_is!(CounterPair as Pair);
 
-    fn used(&self, state: &Pair, at: &Moment) -> u64 {
+    fn used(&self, state: &CounterPair, at: &Moment) -> u64 {
         let (pair, passed) = self.brought_to(state, at);
         self.sum(&pair, passed)
     }
 
-    fn wait(&self, state: &Pair, at: &Moment, permits: u64) -> Micros {
+    fn wait(&self, state: &CounterPair, at: &Moment, target: u64) -> Micros {
         let (pair, passed) = self.brought_to(state, at);
-        let room = self.limit - permits;
-        if self.sum(&pair, passed) <= room {
+        if self.sum(&pair, passed) <= target {
             return Micros::ZERO;
         }
-        if pair.present <= room {
-            return self.until(pair.index, self.fades_to(pair.previous, room - pair.present), at);
+        if pair.present <= target {
+            return self.until(pair.index, self.fades_to(pair.previous, target - pair.present), at);
         }
-        self.until(pair.index + 1, self.fades_to(pair.present, room), at)
+        self.until(pair.index + 1, self.fades_to(pair.present, target), at)
     }
 
-    fn reset_after(&self, state: &Pair, at: &Moment) -> Micros {
+    fn reset_after(&self, state: &CounterPair, at: &Moment) -> Micros {
         let (pair, _) = self.brought_to(state, at);
         match (pair.previous, pair.present) {
             (0, 0) => Micros::ZERO,
@@ -126,20 +130,20 @@ impl Arithmetic for Approximate {
 
     fn charge(
         &self,
-        state: Option<Pair>,
+        state: Option<CounterPair>,
         at: &Moment,
         permits: u64,
         _who: Option<&str>,
-    ) -> Option<Pair> {
+    ) -> Option<CounterPair> {
         let index = self.tick.floor(at.now()) / self.window;
-        let unused = Pair { previous: 0, present: 0, index };
+        let unused = CounterPair { previous: 0, present: 0, index };
         let (mut pair, passed) = self.brought_to(&state.unwrap_or(unused), at);
         pair.present += permits.min((2 * self.limit).saturating_sub(self.sum(&pair, passed)));
         Some(pair)
     }
 
-    /// The present window first: a counter of the past gives back only a share of what is taken.
-    fn refund(&self, state: Pair, at: &Moment, permits: u64) -> (Option<Pair>, u64) {
+    /// The present window first: the previous count refunds only a part of what is taken from it.
+    fn refund(&self, state: CounterPair, at: &Moment, permits: u64) -> (Option<CounterPair>, u64) {
         let (mut pair, passed) = self.brought_to(&state, at);
         let used = self.sum(&pair, passed);
         let from_present = permits.min(pair.present);
@@ -149,28 +153,28 @@ impl Arithmetic for Approximate {
         ((pair.present + pair.previous > 0).then_some(pair), used - left)
     }
 
-    fn ahead(&self, state: &Pair, at: &Moment) -> bool {
+    fn ahead(&self, state: &CounterPair, at: &Moment) -> bool {
         state.index > self.tick.floor(at.now()) / self.window
     }
 
     /// Both counts become the present one: at the end of an earlier window the previous count would
-    /// weigh nothing, and what it stands for would pass again.
-    fn rebase(&self, state: &mut Pair, at: &Moment) {
+    /// weigh nothing, and its permits could be used again.
+    fn rebase(&self, state: &mut CounterPair, at: &Moment) {
         state.index = self.tick.floor(at.now()) / self.window;
         state.present = (state.present + state.previous).min(2 * self.limit);
         state.previous = 0;
     }
 
-    /// Counts below 2^26 share a number.
-    fn pack(&self, state: &Pair) -> Option<Packed> {
+    /// Two counts below 2^26 fit into one number.
+    fn pack(&self, state: &CounterPair) -> Option<Packed> {
         let fits = (state.previous | state.present) >> Self::PACKED_BITS == 0;
         let counts = state.previous << Self::PACKED_BITS | state.present;
         if fits { Packed::new([counts, state.index]) } else { None }
     }
 
-    fn unpack(&self, packed: Packed) -> Option<Pair> {
+    fn unpack(&self, packed: Packed) -> Option<CounterPair> {
         let [counts, index] = packed.numbers();
         let present = counts & ((1 << Self::PACKED_BITS) - 1);
-        Some(Pair { previous: counts >> Self::PACKED_BITS, present, index })
+        Some(CounterPair { previous: counts >> Self::PACKED_BITS, present, index })
     }
 }

@@ -1,4 +1,5 @@
-//! What every algorithm must be able to do. Internal: users see it as [`Limit`](crate::Limit).
+//! The operations that every algorithm implements. Internal: users call them on
+//! [`Limit`](crate::Limit).
 
 use crate::packed::Packed;
 use crate::state::State;
@@ -7,12 +8,11 @@ use crate::{Micros, Moment};
 /// The arithmetic of one algorithm over its own kind of state.
 ///
 /// Everything but [`ahead`](Self::ahead) and [`rebase`](Self::rebase) may assume that the state is
-/// not ahead of the clock. `permits` is at least 1 and, for [`wait`](Self::wait), at most the
-/// limit's capacity.
+/// not ahead of the clock. `permits` is at least 1.
 pub(crate) trait Arithmetic {
     type State: Clone;
 
-    /// The state, if it is of this algorithm's kind.
+    /// The state, if it belongs to this algorithm.
     fn read(state: &State) -> Option<&Self::State>;
 
     fn take(state: State) -> Option<Self::State>;
@@ -27,18 +27,18 @@ pub(crate) trait Arithmetic {
         permits <= capacity.saturating_sub(self.used(state, at))
     }
 
-    /// How long until `permits` more fit, if nothing else happens.
-    fn wait(&self, state: &Self::State, at: &Moment, permits: u64) -> Micros;
+    /// How long until consumption has fallen to `target` permits, if nothing else happens.
+    fn wait(&self, state: &Self::State, at: &Moment, target: u64) -> Micros;
 
     /// How long until the state equals that of an unused key.
     fn reset_after(&self, state: &Self::State, at: &Moment) -> Micros;
 
-    /// How long a request that is allowed now must wait for its turn.
+    /// How long a request that is allowed now is delayed; only a queue delays.
     fn delay(&self, _state: &Self::State, _at: &Moment) -> Micros {
         Micros::ZERO
     }
 
-    /// Adds consumption, up to twice the capacity: a debt is at most one more limit.
+    /// Adds consumption, up to twice the capacity: debt is at most one more limit.
     fn charge(
         &self,
         state: Option<Self::State>,
@@ -47,16 +47,17 @@ pub(crate) trait Arithmetic {
         who: Option<&str>,
     ) -> Option<Self::State>;
 
-    /// Takes back at most the present consumption. Returns what is left and how much came back.
+    /// Refunds at most the present consumption. Returns the state that is left and the permits
+    /// refunded.
     fn refund(&self, state: Self::State, at: &Moment, permits: u64) -> (Option<Self::State>, u64);
 
-    /// Was the state written at a later instant? Then the clock has stepped back.
+    /// Was the state written at a later instant? If so, the clock has stepped back.
     fn ahead(&self, state: &Self::State, at: &Moment) -> bool;
 
-    /// Brings a state that is ahead back to now, keeping its consumption.
+    /// Moves a state that is ahead of the clock to now, keeping its consumption.
     fn rebase(&self, state: &mut Self::State, at: &Moment);
 
-    /// The state as two numbers, where it is no more than that.
+    /// The state as two numbers, if two numbers are enough.
     fn pack(&self, _state: &Self::State) -> Option<Packed> {
         None
     }

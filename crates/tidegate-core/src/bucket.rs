@@ -1,22 +1,22 @@
 //! The bucket: `token-bucket`, and `leaky-bucket` as a meter and as a queue.
 //!
-//! A level rises by what is charged and drains at the limit's rate. A token bucket that holds
+//! The level rises with charges and drains at the rate of the limit. A token bucket that holds
 //! `burst - n` tokens is this bucket filled with `n`.
 //!
-//! The level is kept in units chosen so that both a permit and a tick's drain are whole: nothing is
-//! ever rounded but time. Time is rounded against the caller: decisions use the tick that `now`
-//! lies in, as if the drain since its beginning had not happened, and a charge that finds less in
-//! the bucket than one tick drains lets the drain begin with the next tick, since the bucket may
-//! have stood empty for part of this one.
+//! The level is kept in units chosen so that both a permit and the drain of a tick are whole: only
+//! time is ever rounded. Time is rounded against the caller. Decisions use the tick that contains
+//! `now`, without the drain since its beginning. A charge that finds less in the bucket than one
+//! tick drains starts the drain at the next tick, because the bucket may have been empty for part
+//! of this one.
 
 use crate::arithmetic::Arithmetic;
-use crate::invalid::{InvalidLimit, Part};
+use crate::invalid::{InvalidLimit, LimitField};
 use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;
 use crate::{Micros, Moment, Verdict, Wait};
 
-/// A bucket's numbers, derived from `count` per `period` and a capacity.
+/// The numbers of a bucket, derived from `count` per `period` and a capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Bucket {
     pub(crate) tick: Tick,
@@ -29,14 +29,14 @@ pub(crate) struct Bucket {
     pub(crate) queue: bool,
 }
 
-/// How full a bucket was, and when.
+/// The level of a bucket at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Level {
+pub(crate) struct BucketLevel {
     /// Units in the bucket, up to and including tick `at`.
     units: u64,
-    /// The tick from which on it drains.
+    /// The tick from which it drains.
     at: u64,
-    /// Units of the latest charge: the one slot that a queue can take back.
+    /// Units of the latest charge: the only one that a queue can refund.
     last: u64,
 }
 
@@ -49,15 +49,15 @@ impl Bucket {
         period: Micros,
         size: u64,
         queue: bool,
-        part: Part,
+        part: LimitField,
     ) -> Result<Self, InvalidLimit> {
         Self::on_finest_tick(count, period, size, queue).ok_or_else(|| {
-            // Counts that share a factor with the period need smaller units.
+            // Counts that share a factor with the period need fewer units.
             let neighbours = (1..=50).flat_map(|d| [count.saturating_sub(d), count + d]);
             let fits = |&c: &u64| c > 0 && Self::on_finest_tick(c, period, c, queue).is_some();
             let nearest_count = (size == count).then(|| neighbours.into_iter().find(fits));
             if let Some(nearest) = nearest_count.flatten() {
-                return InvalidLimit::Inexact { part: Part::Count, nearest };
+                return InvalidLimit::Inexact { part: LimitField::Count, nearest };
             }
             let (permit, _) = ratio(count, period, Tick::Second);
             InvalidLimit::Inexact { part, nearest: (Self::MAX_UNITS - 1) / permit }
@@ -83,34 +83,34 @@ impl Bucket {
         permits.min(2 * self.size) * self.permit
     }
 
-    /// What is left at `tick` of so many units that drain from `at` on.
+    /// What is left at `tick` of `units` that drain from tick `at`.
     #[inline]
     fn level(&self, units: u64, at: u64, tick: u64) -> u64 {
         let ticks = tick.saturating_sub(at);
-        // Most buckets drain one unit per tick, and need no multiplication.
+        // Most buckets drain one unit per tick and need no multiplication.
         let drained = if self.drain == 1 { ticks } else { ticks.saturating_mul(self.drain) };
         units.saturating_sub(drained)
     }
 
-    fn level_at(&self, state: &Level, at: &Moment) -> u64 {
+    fn level_at(&self, state: &BucketLevel, at: &Moment) -> u64 {
         self.level(state.units, state.at, self.tick.floor(at.now()))
     }
 
-    /// How many ticks it takes to drain so many units.
+    /// How many ticks it takes to drain `units`.
     #[inline]
     fn ticks_for(&self, units: u64) -> u64 {
-        // Nor a division.
+        // Most buckets need no division either.
         if self.drain <= 1 { units } else { units.div_ceil(self.drain) }
     }
 
-    /// The span until the bucket is down to `units`, which it is not now.
-    fn until(&self, state: &Level, units: u64, now: Micros) -> Micros {
+    /// The span until the level is down to `units`; it must be higher now.
+    fn until(&self, state: &BucketLevel, units: u64, now: Micros) -> Micros {
         self.tick.until(state.at + self.ticks_for(state.units.saturating_sub(units)), now)
     }
 
-    /// Looks at a level and adds what fits, in one go and with little to reckon: for a bucket that counts
-    /// microseconds and is not a queue, a state that is not ahead of the clock, and a cost that could ever
-    /// fit. `None` for all others. Whatever it decides, there is something left to recover.
+    /// Fast path: checks a level and adds the cost if it fits. Only for a bucket that counts
+    /// microseconds and is not a queue, a state that is not ahead of the clock, and a cost of 1 to
+    /// the capacity; `None` otherwise. The resulting state is never that of an unused key.
     #[inline(always)]
     pub(crate) fn decide_plainly(
         &self,
@@ -119,8 +119,8 @@ impl Bucket {
         cost: u64,
     ) -> Option<(Verdict, [u64; 2])> {
         let tick = now.get();
-        let is_plain = self.tick == Tick::Micro && !self.queue;
-        if !is_plain || at > tick + 1 || cost.wrapping_sub(1) >= self.size {
+        let is_simple = self.tick == Tick::Micro && !self.queue;
+        if !is_simple || at > tick + 1 || cost.wrapping_sub(1) >= self.size {
             return None;
         }
         let level = self.level(units, at, tick);
@@ -129,7 +129,7 @@ impl Bucket {
         let (level, left, retry_after) = if allowed {
             (filled, [filled, at.max(tick)], Wait::NONE)
         } else {
-            // What is there and was not allowed to be added, less what there is room for.
+            // The units above the capacity if the cost were added.
             let over = units + cost * self.permit - self.capacity();
             let wait = Micros::new((at + self.ticks_for(over)).saturating_sub(tick));
             (level, [units, at], Wait::For(wait))
@@ -147,16 +147,21 @@ impl Bucket {
         Some((verdict, left))
     }
 
-    /// The same consumption in this bucket's units, rounded up and at most its capacity.
-    pub(crate) fn carry(&self, old: &Self, state: &Level, at: &Moment) -> Option<Level> {
+    /// The same consumption in the units of this bucket, rounded up and at most its capacity.
+    pub(crate) fn carry(
+        &self,
+        old: &Self,
+        state: &BucketLevel,
+        at: &Moment,
+    ) -> Option<BucketLevel> {
         let tick = old.tick.floor(at.now());
         let units = u128::from(old.level(state.units, state.at, tick)) * u128::from(self.permit);
         let units = u64::try_from(units.div_ceil(u128::from(old.permit))).unwrap_or(u64::MAX);
         let units = units.min(self.capacity());
-        // Nothing is added, so the drain that was under way goes on.
+        // Nothing is added, so the drain continues.
         let drains_from = (tick.max(state.at) * old.tick.span().get()).min(at.now().get());
         let at = drains_from.div_ceil(self.tick.span().get());
-        (units > 0).then_some(Level { units, at, last: 0 })
+        (units > 0).then_some(BucketLevel { units, at, last: 0 })
     }
 }
 
@@ -176,41 +181,41 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
 }
 
 impl Arithmetic for Bucket {
-    state_is!(Level as Level);
+    state_is!(BucketLevel as Level);
 
-    fn used(&self, state: &Level, at: &Moment) -> u64 {
+    fn used(&self, state: &BucketLevel, at: &Moment) -> u64 {
         self.level_at(state, at).div_ceil(self.permit)
     }
 
-    /// The same without a division.
-    fn fits(&self, state: &Level, at: &Moment, permits: u64, _capacity: u64) -> bool {
+    /// Like the default, without a division.
+    fn fits(&self, state: &BucketLevel, at: &Moment, permits: u64, _capacity: u64) -> bool {
         let level = self.level_at(state, at);
         permits <= self.size && level <= self.capacity() - self.units_of(permits)
     }
 
-    fn wait(&self, state: &Level, at: &Moment, permits: u64) -> Micros {
-        let room_at = self.capacity() - self.units_of(permits);
-        if self.level_at(state, at) <= room_at {
+    fn wait(&self, state: &BucketLevel, at: &Moment, target: u64) -> Micros {
+        let target = self.units_of(target);
+        if self.level_at(state, at) <= target {
             return Micros::ZERO;
         }
-        self.until(state, room_at, at.now())
+        self.until(state, target, at.now())
     }
 
-    fn reset_after(&self, state: &Level, at: &Moment) -> Micros {
+    fn reset_after(&self, state: &BucketLevel, at: &Moment) -> Micros {
         self.until(state, 0, at.now())
     }
 
-    fn delay(&self, state: &Level, at: &Moment) -> Micros {
+    fn delay(&self, state: &BucketLevel, at: &Moment) -> Micros {
         if self.queue { self.until(state, 0, at.now()) } else { Micros::ZERO }
     }
 
     fn charge(
         &self,
-        state: Option<Level>,
+        state: Option<BucketLevel>,
         at: &Moment,
         permits: u64,
         _who: Option<&str>,
-    ) -> Option<Level> {
+    ) -> Option<BucketLevel> {
         let tick = self.tick.floor(at.now());
         let (level, drains_from) = match &state {
             Some(state) => (self.level(state.units, state.at, tick), state.at),
@@ -218,33 +223,36 @@ impl Arithmetic for Bucket {
         };
         let begun = if level < self.drain { self.tick.ceil(at.now()) } else { tick };
         let added = self.units_of(permits).min((2 * self.capacity()).saturating_sub(level));
-        Some(Level { units: level + added, at: drains_from.max(begun), last: added })
+        Some(BucketLevel { units: level + added, at: drains_from.max(begun), last: added })
     }
 
-    fn refund(&self, state: Level, at: &Moment, permits: u64) -> (Option<Level>, u64) {
+    fn refund(&self, state: BucketLevel, at: &Moment, permits: u64) -> (Option<BucketLevel>, u64) {
         let level = self.level_at(&state, at);
         let most = if self.queue { level.min(state.last) } else { level };
         let given = self.units_of(permits).min(most);
-        let left =
-            Level { units: state.units - given, last: state.last.saturating_sub(given), ..state };
+        let left = BucketLevel {
+            units: state.units - given,
+            last: state.last.saturating_sub(given),
+            ..state
+        };
         ((given < level).then_some(left), given.div_ceil(self.permit))
     }
 
-    /// A charge may stamp the tick after the present one; that is not a step back.
-    fn ahead(&self, state: &Level, at: &Moment) -> bool {
+    /// A charge may write the tick after the present one; that is not a step back.
+    fn ahead(&self, state: &BucketLevel, at: &Moment) -> bool {
         state.at > self.tick.floor(at.now()) + 1
     }
 
-    fn rebase(&self, state: &mut Level, at: &Moment) {
+    fn rebase(&self, state: &mut BucketLevel, at: &Moment) {
         state.at = self.tick.ceil(at.now());
     }
 
-    fn pack(&self, state: &Level) -> Option<Packed> {
+    fn pack(&self, state: &BucketLevel) -> Option<Packed> {
         Packed::new([state.units, state.at])
     }
 
-    fn unpack(&self, packed: Packed) -> Option<Level> {
+    fn unpack(&self, packed: Packed) -> Option<BucketLevel> {
         let [units, at] = packed.numbers();
-        Some(Level { units, at, last: 0 })
+        Some(BucketLevel { units, at, last: 0 })
     }
 }

@@ -1,4 +1,4 @@
-//! Holders at one time: a limit whose only state is its holds.
+//! Concurrency: a limit whose only state is its holds.
 
 use core::convert::Infallible;
 
@@ -6,14 +6,14 @@ use crate::arithmetic::Arithmetic;
 use crate::state::State;
 use crate::{Micros, Moment};
 
-/// At most `limit` holders, each for one lease unless it renews.
+/// At most `limit` slots, each for one lease unless it is renewed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Concurrency {
     pub(crate) limit: u64,
     pub(crate) lease: Micros,
 }
 
-/// Nothing is ever charged, so there is no state to work on.
+/// Nothing is ever charged, so there is no state.
 impl Arithmetic for Concurrency {
     type State = Infallible;
 
@@ -33,7 +33,7 @@ impl Arithmetic for Concurrency {
         match *state {}
     }
 
-    fn wait(&self, state: &Infallible, _at: &Moment, _permits: u64) -> Micros {
+    fn wait(&self, state: &Infallible, _at: &Moment, _target: u64) -> Micros {
         match *state {}
     }
 

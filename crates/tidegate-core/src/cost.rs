@@ -1,15 +1,15 @@
-//! What a request weighs.
+//! The cost of a request.
 
 use core::fmt;
 
-/// How many permits a request takes: 0 asks without taking, [`Cost::MAX`] is 2^32.
+/// How many permits a request takes: 0 only peeks, [`Cost::MAX`] is 2^32.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cost(u64);
 
 impl Cost {
-    /// Asks without taking.
+    /// A peek: takes nothing.
     pub const ZERO: Self = Self(0);
-    /// What a request weighs unless it says otherwise.
+    /// The default cost of a request.
     pub const ONE: Self = Self(1);
     /// The largest cost of one request.
     pub const MAX: Self = Self(1 << 32);
@@ -24,25 +24,25 @@ impl Cost {
         self.0
     }
 
-    /// Nothing is asked for.
+    /// Is it a peek?
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The cost of two charges to the same state. May pass [`Cost::MAX`]; what no limit can hold
-    /// is simply never allowed.
+    /// The cost of two charges to the same state. It may exceed [`Cost::MAX`]: a cost above the
+    /// capacity is never allowed.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left of a cost after `other` was paid.
+    /// The rest of a cost after `other` was paid.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The cost of several charges together, which may pass [`Cost::MAX`].
+    /// The cost of several charges together, which may exceed [`Cost::MAX`].
     pub const fn total(permits: u64) -> Self {
         Self(permits)
     }

@@ -1,13 +1,13 @@
-//! A limit as it was written, before it is known to be a good one.
+//! Builder of limits, and the checks that every limit passes.
 
 use alloc::boxed::Box;
 
-use crate::invalid::{InvalidLimit, Part};
+use crate::invalid::{InvalidLimit, LimitField};
 use crate::limit::Limit;
 use crate::shape::Shape;
 use crate::{CalendarUnit, Micros, Span};
 
-/// The family a limit belongs to, and the word for it in the notation.
+/// The algorithm of a limit, and the word for it in the notation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Algorithm {
     /// `token-bucket`: a burst, refilled at a rate.
@@ -20,7 +20,7 @@ pub enum Algorithm {
     SlidingLog,
     /// `sliding-window`: a count in every window, from sub-windows or two counters.
     SlidingWindow,
-    /// `concurrency`: holders at one time.
+    /// `concurrency`: holders at the same time.
     Concurrency,
 }
 
@@ -48,7 +48,8 @@ impl Algorithm {
     }
 }
 
-/// A limit in the making. The parser and the builders both write one; [`Draft::build`] judges it.
+/// Builds a limit. The parser and the constructors of [`Limit`] both make one;
+/// [`LimitBuilder::build`] checks it.
 ///
 /// ```
 /// use tidegate_core::Limit;
@@ -57,7 +58,7 @@ impl Algorithm {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Draft {
+pub struct LimitBuilder {
     pub(crate) algorithm: Algorithm,
     pub(crate) count: u64,
     pub(crate) span: Span,
@@ -72,7 +73,7 @@ pub struct Draft {
     pub(crate) lease: Option<Span>,
 }
 
-impl Draft {
+impl LimitBuilder {
     pub(crate) const DEFAULT_LEASE: Micros = Micros::from_secs(30);
 
     /// `count` per `span`, without options. For `concurrency` the span is the lease.
@@ -93,7 +94,7 @@ impl Draft {
         }
     }
 
-    /// Token bucket: the most that may pass at once; the count unless set.
+    /// Token bucket: the most that may pass at once. The default is the count.
     #[must_use]
     pub fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
@@ -107,21 +108,21 @@ impl Draft {
         self
     }
 
-    /// Fixed window of one calendar day, week or month: in this zone, an IANA name.
+    /// Fixed window of one calendar day, week or month: the time zone, an IANA name.
     #[must_use]
     pub fn tz(mut self, zone: &str) -> Self {
         self.tz = Some(zone.into());
         self
     }
 
-    /// Fixed window: it begins with the first request and not on a boundary.
+    /// Fixed window: begins with the first request instead of a boundary.
     #[must_use]
     pub fn first_hit(mut self) -> Self {
         self.first_hit = true;
         self
     }
 
-    /// Sliding window: the length of a sub-window; a tenth of the window unless set.
+    /// Sliding window: the length of a sub-window. The default is a tenth of the window.
     #[must_use]
     pub fn precision(mut self, span: impl Into<Span>) -> Self {
         self.precision = Some(span.into());
@@ -135,48 +136,49 @@ impl Draft {
         self
     }
 
-    /// Leaky bucket: how much it holds; the count unless set.
+    /// Leaky bucket: its capacity. The default is the count.
     #[must_use]
     pub fn capacity(mut self, capacity: u64) -> Self {
         self.capacity = Some(capacity);
         self
     }
 
-    /// Leaky bucket: give every request its turn, as a delay.
+    /// Leaky bucket: delays requests so that they pass at the rate.
     #[must_use]
     pub fn queue(mut self) -> Self {
         self.queue = true;
         self
     }
 
-    /// Concurrency: how long a holder may stay without renewing; 30 s unless set.
+    /// Concurrency: how long a slot is held without a renewal. The default is 30 s.
     #[must_use]
     pub fn lease(mut self, span: impl Into<Span>) -> Self {
         self.lease = Some(span.into());
         self
     }
 
-    /// The limit, or what is wrong with it.
+    /// The limit, or why it is invalid.
     pub fn build(self) -> Result<Limit, InvalidLimit> {
         let draft = self.canonical()?;
         let shape = Shape::new(&draft)?;
         Ok(Limit { draft, shape })
     }
 
-    /// The one draft among those that mean the same: defaults left out, pages of the calendar only
-    /// where they are meant. Refuses options that do not go together.
+    /// The canonical form among builders of the same meaning: without defaults, and with calendar
+    /// units only for fixed windows. Refuses options that do not go together.
     fn canonical(mut self) -> Result<Self, InvalidLimit> {
         self.refuse_foreign_options()?;
         for (part, number) in [
-            (Part::Count, Some(self.count)),
-            (Part::Burst, self.burst),
-            (Part::Capacity, self.capacity),
+            (LimitField::Count, Some(self.count)),
+            (LimitField::Burst, self.burst),
+            (LimitField::Capacity, self.capacity),
         ] {
             if let Some(number) = number.filter(|&n| n >= 1 << 52) {
                 return Err(InvalidLimit::TooLarge { part, number });
             }
         }
-        for (part, size) in [(Part::Burst, self.burst), (Part::Capacity, self.capacity)] {
+        for (part, size) in [(LimitField::Burst, self.burst), (LimitField::Capacity, self.capacity)]
+        {
             match (size, self.count) {
                 (Some(0), _) => return Err(InvalidLimit::ZeroSize { part }),
                 (Some(_), 0) => return Err(InvalidLimit::SizeOfNothing { part }),
@@ -187,11 +189,11 @@ impl Draft {
         if !calendar {
             self.span = Span::Plain(self.span.length().ok_or(InvalidLimit::Month)?);
         }
-        check_span(Part::Span, Some(self.span))?;
+        check_span(LimitField::Span, Some(self.span))?;
         for (part, span) in [
-            (Part::Every, &mut self.every),
-            (Part::Precision, &mut self.precision),
-            (Part::Lease, &mut self.lease),
+            (LimitField::Every, &mut self.every),
+            (LimitField::Precision, &mut self.precision),
+            (LimitField::Lease, &mut self.lease),
         ] {
             check_span(part, *span)?;
             if let Some(span) = span {
@@ -222,25 +224,31 @@ impl Draft {
     fn refuse_foreign_options(&self) -> Result<(), InvalidLimit> {
         use Algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
         for (part, present, home) in [
-            (Part::Burst, self.burst.is_some(), TokenBucket),
-            (Part::Every, self.every.is_some(), TokenBucket),
-            (Part::Tz, self.tz.is_some(), FixedWindow),
-            (Part::FirstHit, self.first_hit, FixedWindow),
-            (Part::Precision, self.precision.is_some(), SlidingWindow),
-            (Part::Approximate, self.approximate, SlidingWindow),
-            (Part::Capacity, self.capacity.is_some(), LeakyBucket),
-            (Part::Queue, self.queue, LeakyBucket),
-            (Part::Lease, self.lease.is_some(), Concurrency),
+            (LimitField::Burst, self.burst.is_some(), TokenBucket),
+            (LimitField::Every, self.every.is_some(), TokenBucket),
+            (LimitField::Tz, self.tz.is_some(), FixedWindow),
+            (LimitField::FirstHit, self.first_hit, FixedWindow),
+            (LimitField::Precision, self.precision.is_some(), SlidingWindow),
+            (LimitField::Approximate, self.approximate, SlidingWindow),
+            (LimitField::Capacity, self.capacity.is_some(), LeakyBucket),
+            (LimitField::Queue, self.queue, LeakyBucket),
+            (LimitField::Lease, self.lease.is_some(), Concurrency),
         ] {
             if present && self.algorithm != home {
                 return Err(InvalidLimit::Foreign { part, algorithm: self.algorithm, home });
             }
         }
         if self.tz.is_some() && self.first_hit {
-            return Err(InvalidLimit::Conflict { part: Part::Tz, with: Part::FirstHit });
+            return Err(InvalidLimit::Conflict {
+                part: LimitField::Tz,
+                with: LimitField::FirstHit,
+            });
         }
         if self.precision.is_some() && self.approximate {
-            return Err(InvalidLimit::Conflict { part: Part::Precision, with: Part::Approximate });
+            return Err(InvalidLimit::Conflict {
+                part: LimitField::Precision,
+                with: LimitField::Approximate,
+            });
         }
         Ok(())
     }
@@ -251,7 +259,7 @@ pub(crate) fn default_precision(window: Micros) -> Micros {
     Micros::new(window.get().div_ceil(10))
 }
 
-pub(crate) fn check_span(part: Part, span: Option<Span>) -> Result<(), InvalidLimit> {
+pub(crate) fn check_span(part: LimitField, span: Option<Span>) -> Result<(), InvalidLimit> {
     match span.and_then(Span::length) {
         Some(Micros::ZERO) => Err(InvalidLimit::ZeroSpan { part }),
         Some(length) if length > Span::MAX => Err(InvalidLimit::SpanTooLong { part }),
@@ -259,66 +267,66 @@ pub(crate) fn check_span(part: Part, span: Option<Span>) -> Result<(), InvalidLi
     }
 }
 
-/// The characters of IANA zone names; whether there is such a zone is for the zone database.
+/// Checks the characters of IANA zone names. Whether the zone exists is up to the zone database.
 fn is_zone_name(zone: &str) -> bool {
-    let starts_well = zone.starts_with(|c: char| c.is_ascii_alphabetic());
-    starts_well
+    let starts_with_letter = zone.starts_with(|c: char| c.is_ascii_alphabetic());
+    starts_with_letter
         && zone.len() <= 64
         && zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-/".contains(&b))
 }
 
 impl Limit {
     /// A token bucket of `count` per `span`.
-    pub fn per(count: u64, span: impl Into<Span>) -> Draft {
-        Draft::new(Algorithm::TokenBucket, count, span.into())
+    pub fn per(count: u64, span: impl Into<Span>) -> LimitBuilder {
+        LimitBuilder::new(Algorithm::TokenBucket, count, span.into())
     }
 
     /// A token bucket of `count` per second.
-    pub fn per_second(count: u64) -> Draft {
+    pub fn per_second(count: u64) -> LimitBuilder {
         Self::per(count, Span::SECOND)
     }
 
     /// A token bucket of `count` per minute.
-    pub fn per_minute(count: u64) -> Draft {
+    pub fn per_minute(count: u64) -> LimitBuilder {
         Self::per(count, Span::MINUTE)
     }
 
     /// A token bucket of `count` per hour.
-    pub fn per_hour(count: u64) -> Draft {
+    pub fn per_hour(count: u64) -> LimitBuilder {
         Self::per(count, Span::HOUR)
     }
 
     /// A token bucket of `count` per 24 hours. For calendar days see [`Limit::fixed_window`].
-    pub fn per_day(count: u64) -> Draft {
+    pub fn per_day(count: u64) -> LimitBuilder {
         Self::per(count, Span::DAY)
     }
 
     /// A leaky bucket that drains `count` per `span`.
-    pub fn leaky_bucket(count: u64, span: impl Into<Span>) -> Draft {
-        Draft::new(Algorithm::LeakyBucket, count, span.into())
+    pub fn leaky_bucket(count: u64, span: impl Into<Span>) -> LimitBuilder {
+        LimitBuilder::new(Algorithm::LeakyBucket, count, span.into())
     }
 
     /// `count` per window. [`Span::DAY`], [`Span::WEEK`] and [`Span::MONTH`] follow the calendar.
-    pub fn fixed_window(count: u64, span: impl Into<Span>) -> Draft {
-        Draft::new(Algorithm::FixedWindow, count, span.into())
+    pub fn fixed_window(count: u64, span: impl Into<Span>) -> LimitBuilder {
+        LimitBuilder::new(Algorithm::FixedWindow, count, span.into())
     }
 
     /// `count` in every window of length `span`, from a log of requests.
-    pub fn sliding_log(count: u64, span: impl Into<Span>) -> Draft {
-        Draft::new(Algorithm::SlidingLog, count, span.into())
+    pub fn sliding_log(count: u64, span: impl Into<Span>) -> LimitBuilder {
+        LimitBuilder::new(Algorithm::SlidingLog, count, span.into())
     }
 
     /// `count` in every window of length `span`, from sub-windows.
-    pub fn sliding_window(count: u64, span: impl Into<Span>) -> Draft {
-        Draft::new(Algorithm::SlidingWindow, count, span.into())
+    pub fn sliding_window(count: u64, span: impl Into<Span>) -> LimitBuilder {
+        LimitBuilder::new(Algorithm::SlidingWindow, count, span.into())
     }
 
-    /// At most `holders` at one time.
-    pub fn concurrency(holders: u64) -> Draft {
-        Draft::new(Algorithm::Concurrency, holders, Span::Plain(Draft::DEFAULT_LEASE))
+    /// At most `holders` at the same time.
+    pub fn concurrency(holders: u64) -> LimitBuilder {
+        LimitBuilder::new(Algorithm::Concurrency, holders, Span::Plain(LimitBuilder::DEFAULT_LEASE))
     }
 
-    /// The page of the calendar that the limit counts in, and the zone if it is not UTC.
+    /// The calendar unit that the limit counts in, and the zone if it is not UTC.
     pub fn calendar(&self) -> Option<(CalendarUnit, Option<&str>)> {
         match self.draft.span {
             Span::Calendar(unit) => Some((unit, self.draft.tz.as_deref())),

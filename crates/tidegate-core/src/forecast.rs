@@ -1,23 +1,26 @@
-//! The future of a state if nobody comes: holds expire, consumption recovers.
+//! The future of a state without further requests: holds expire, consumption recovers.
 
 use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
-use crate::limit::Standing;
-use crate::{Expiry, Hold, Holds, Limit, Micros, Moment, State, Wait};
+use crate::limit::{RecoveryPoint, Standing};
+use crate::{Cost, Expiry, Hold, Holds, Limit, Micros, Moment, State, Verdict, Wait};
 
-/// A state and its holds as they are at a moment, and as they will be.
+/// A state and its holds at a moment, and later, for calls under some capacity.
 ///
-/// Holds that expired since the last write are gone or charged here without being written, so that
-/// looking never writes.
+/// Holds that expired since the last write are dropped or charged here without being stored, so
+/// that a look never writes.
 #[derive(Clone)]
 pub(crate) struct Forecast<'a> {
     limit: &'a Limit,
+    /// What fits at once: that of the limit, unless the call is under another one.
+    capacity: u64,
     state: Option<Cow<'a, State>>,
-    /// Holds that still last, the next to expire first.
+    /// Holds that have not expired, the next to expire first.
     holds: Cow<'a, [Hold]>,
     passed: usize,
     held: u64,
-    /// Will a hold be charged when it ends?
+    /// Is a hold charged when it expires?
     charges: bool,
     at: Moment,
 }
@@ -31,6 +34,7 @@ impl<'a> Forecast<'a> {
     ) -> Self {
         let mut forecast = Self {
             limit,
+            capacity: limit.capacity(),
             state: limit.rebased(state, at),
             held: holds.held(),
             charges: holds.any_charged(),
@@ -39,10 +43,34 @@ impl<'a> Forecast<'a> {
             at: *at,
         };
         while forecast.next_hold().is_some_and(|hold| hold.has_ended(at.now())) {
-            forecast.let_next_hold_expire();
+            forecast.expire_next_hold();
         }
         forecast.at = *at;
         forecast
+    }
+
+    /// The same for a call under another capacity.
+    pub(crate) fn within(self, capacity: u64) -> Self {
+        Self { capacity, ..self }
+    }
+
+    pub(crate) fn look(self, cost: Cost) -> Verdict {
+        let standing = self.standing();
+        let capacity = self.capacity;
+        let allowed = if cost.is_zero() {
+            standing.used <= capacity
+        } else {
+            cost.get() <= standing.remaining
+        };
+        let delay = if allowed && !cost.is_zero() { self.delay() } else { Micros::ZERO };
+        Verdict {
+            allowed,
+            retry_after: self.wait(cost.get().max(1)),
+            delay,
+            limit: capacity,
+            remaining: standing.remaining,
+            reset_after: standing.reset_after,
+        }
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -50,7 +78,7 @@ impl<'a> Forecast<'a> {
         Standing {
             used,
             held: self.held,
-            remaining: self.limit.capacity().saturating_sub(used.saturating_add(self.held)),
+            remaining: self.remaining(),
             reset_after: self.clone().reset_after(),
         }
     }
@@ -59,18 +87,19 @@ impl<'a> Forecast<'a> {
         self.state.as_deref().map_or(Micros::ZERO, |state| self.limit.delay(state, &self.at))
     }
 
-    /// How long until `permits` fit. A hold that goes may let them in earlier than recovery would.
+    /// How long until `permits` fit. A hold that expires may make room earlier than recovery.
     pub(crate) fn wait(mut self, permits: u64) -> Wait {
-        let capacity = self.limit.capacity();
+        let capacity = self.capacity;
         if permits > capacity {
             return Wait::Never;
         }
         let start = self.at.now();
         loop {
             let wanted = permits.saturating_add(self.held);
-            // Spans, not instants: near the end of time an instant would be cut short.
+            // Spans, not instants: near the maximum an instant would saturate.
             let elapsed = self.at.now().saturating_sub(start);
-            let fits = (wanted <= capacity).then(|| elapsed.saturating_add(self.recovers(wanted)));
+            let target = capacity.checked_sub(wanted);
+            let fits = target.map(|target| elapsed.saturating_add(self.falls_to(target)));
             let next = self.next_deadline().map(|deadline| deadline.saturating_sub(start));
             match (fits, next) {
                 (Some(wait), Some(next)) if wait > next => {}
@@ -78,12 +107,50 @@ impl<'a> Forecast<'a> {
                 (None, Some(_)) => {}
                 (None, None) => return Wait::For(Micros::MAX),
             }
-            self.let_next_hold_expire();
+            self.expire_next_hold();
         }
     }
 
-    fn recovers(&self, permits: u64) -> Micros {
-        self.state.as_deref().map_or(Micros::ZERO, |s| self.limit.wait(s, &self.at, permits))
+    /// The instants at which more permits fit, in at most [`RecoveryPoint::MAX`] steps.
+    pub(crate) fn recovery(mut self) -> Vec<RecoveryPoint> {
+        let (start, capacity) = (self.at.now(), self.capacity);
+        let mut points = Vec::new();
+        let mut fits = self.remaining();
+        let mut step = (capacity - fits).div_ceil(RecoveryPoint::MAX as u64).max(1);
+        while fits < capacity && points.len() < RecoveryPoint::MAX {
+            let wanted = fits.saturating_add(step).min(capacity);
+            match self.clone().wait(wanted) {
+                Wait::For(span) if span < Micros::MAX => {
+                    self.advance(self.at.now().saturating_add(span));
+                    fits = self.remaining();
+                    let after = Wait::For(self.at.now().saturating_sub(start));
+                    points.push(RecoveryPoint { after, fits });
+                }
+                // A smaller number may fit before the holds that never expire matter.
+                _ if step > 1 => step = 1,
+                _ => {
+                    points.push(RecoveryPoint { after: Wait::Never, fits: capacity });
+                    break;
+                }
+            }
+        }
+        points
+    }
+
+    fn remaining(&self) -> u64 {
+        let used = self.state.as_deref().map_or(0, |state| self.limit.used(state, &self.at));
+        self.capacity.saturating_sub(used.saturating_add(self.held))
+    }
+
+    fn advance(&mut self, to: Micros) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= to) {
+            self.expire_next_hold();
+        }
+        self.at = self.at.moved_to(to);
+    }
+
+    fn falls_to(&self, target: u64) -> Micros {
+        self.state.as_deref().map_or(Micros::ZERO, |s| self.limit.wait(s, &self.at, target))
     }
 
     fn reset_after(mut self) -> Micros {
@@ -92,13 +159,13 @@ impl<'a> Forecast<'a> {
         {
             return Micros::MAX;
         }
-        // Only what is charged on the way matters; otherwise the last to end says it all.
+        // Only charges on the way matter. Without any, only the last hold to expire does.
         if let (false, Some(last)) = (self.charges, self.holds.last()) {
             self.at = self.at.moved_to(last.deadline.max(start));
             self.passed = self.holds.len();
         }
         while self.next_hold().is_some() {
-            self.let_next_hold_expire();
+            self.expire_next_hold();
         }
         let state = self.state.as_deref();
         let rest = state.map_or(Micros::ZERO, |state| self.limit.reset_after(state, &self.at));
@@ -109,12 +176,12 @@ impl<'a> Forecast<'a> {
         self.holds.get(self.passed)
     }
 
-    /// The deadline of the next hold, if it ever comes.
+    /// The deadline of the next hold, unless it never expires.
     fn next_deadline(&self) -> Option<Micros> {
         self.next_hold().filter(|hold| !hold.is_endless()).map(|hold| hold.deadline)
     }
 
-    fn let_next_hold_expire(&mut self) {
+    fn expire_next_hold(&mut self) {
         let Some(hold) = self.next_hold().copied() else { return };
         self.passed += 1;
         self.held = self.held.saturating_sub(hold.cost.get());

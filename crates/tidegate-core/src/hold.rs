@@ -1,36 +1,36 @@
-//! Holds: permits that are set aside and not yet charged.
+//! Holds: permits that are reserved and not yet charged.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use crate::{Cost, Micros};
 
-/// What becomes of a hold that nobody settled in time.
+/// What happens to a hold that expires before it is settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Expiry {
-    /// It is gone, as if it had never been: a reservation.
+    /// It is released without a charge: a reservation.
     Release,
-    /// It is charged at its deadline, since the work may have been done: a lease.
+    /// It is charged at its deadline, because the work may have been done: a lease.
     Charge,
 }
 
-/// Permits that one caller has set aside.
+/// Permits held and not yet charged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hold {
-    /// Who holds them. Unique per state.
+    /// Identifies the hold. Unique per state.
     pub id: u128,
     /// How many; at least 1.
     pub cost: Cost,
-    /// Until when. A hold that would last beyond the end of time lasts for ever.
+    /// When it expires. A hold with the deadline [`Micros::MAX`] never expires.
     pub deadline: Micros,
-    /// For how long they were granted; a clock that stepped back prolongs no hold beyond it.
+    /// For how long it was granted. A clock that steps back extends no hold beyond that.
     pub ttl: Micros,
     /// What happens at the deadline.
     pub expiry: Expiry,
 }
 
 impl Hold {
-    /// Is it over? A deadline at the end of time was cut short, and never comes.
+    /// Has it expired? A deadline of [`Micros::MAX`] was saturated and is never reached.
     pub(crate) fn has_ended(&self, now: Micros) -> bool {
         self.deadline <= now && !self.is_endless()
     }
@@ -56,7 +56,7 @@ impl Holds {
     pub const NONE: &'static Self =
         &Self { by_deadline: Vec::new(), held: 0, charging: 0, latest_grant: Micros::ZERO };
 
-    /// There are none.
+    /// Are there no holds?
     pub fn is_empty(&self) -> bool {
         self.by_deadline.is_empty()
     }
@@ -66,7 +66,7 @@ impl Holds {
         self.by_deadline.iter()
     }
 
-    /// All the permits held.
+    /// The sum of all permits held.
     pub fn held(&self) -> u64 {
         self.held
     }
@@ -80,7 +80,7 @@ impl Holds {
         self.by_deadline.insert(place, hold);
     }
 
-    /// Removes the hold of `id`, if it is there.
+    /// Removes the hold of `id`, if it exists.
     pub fn remove(&mut self, id: u128) -> Option<Hold> {
         let place = self.by_deadline.iter().position(|hold| hold.id == id)?;
         let hold = self.by_deadline.remove(place);
@@ -88,8 +88,8 @@ impl Holds {
         Some(hold)
     }
 
-    /// Removes the holds that are released at their deadline. Those that are charged stay: what they
-    /// stand for is being spent.
+    /// Removes the holds that are released at their deadline. Those that are charged stay: their
+    /// permits are being spent.
     pub fn release(&mut self) {
         let (stay, go) = self.by_deadline.drain(..).partition(|h| h.expiry == Expiry::Charge);
         self.by_deadline = stay;
@@ -97,7 +97,7 @@ impl Holds {
         released.iter().for_each(|hold| self.count_without(hold));
     }
 
-    /// Removes the holds that have ended, the first to end first.
+    /// Removes the expired holds, the first to expire first.
     pub(crate) fn take_ended(&mut self, now: Micros) -> Vec<Hold> {
         let ended = self.by_deadline.partition_point(|hold| hold.has_ended(now));
         let ended: Vec<Hold> = self.by_deadline.drain(..ended).collect();
@@ -115,12 +115,12 @@ impl Holds {
         self.charging > 0
     }
 
-    /// Was a hold granted after `now`? Then the clock has stepped back.
+    /// Was a hold granted after `now`? If so, the clock has stepped back.
     pub(crate) fn ahead(&self, now: Micros) -> bool {
         !self.is_empty() && self.latest_grant > now
     }
 
-    /// Lets no hold last longer from `now` than it was granted for.
+    /// Shortens every hold to at most its TTL from `now`.
     pub(crate) fn rebase(&mut self, now: Micros) {
         for hold in &mut self.by_deadline {
             hold.deadline = hold.deadline.min(now.saturating_add(hold.ttl));
@@ -129,7 +129,7 @@ impl Holds {
         self.latest_grant = now;
     }
 
-    /// The holds as they are at `now`, the next to expire first.
+    /// The holds at `now`, the next to expire first.
     pub(crate) fn rebased(&self, now: Micros) -> Cow<'_, [Hold]> {
         if !self.ahead(now) {
             return Cow::Borrowed(&self.by_deadline);
@@ -144,7 +144,7 @@ impl Holds {
         self.by_deadline.capacity() * size_of::<Hold>()
     }
 
-    /// Bytes that the next hold will allocate on top.
+    /// Additional bytes that the next hold will allocate.
     pub fn growth(&self) -> usize {
         let full = self.by_deadline.len() == self.by_deadline.capacity();
         if full { self.by_deadline.capacity().max(4) * size_of::<Hold>() } else { 0 }
@@ -173,24 +173,24 @@ mod tests {
     }
 
     #[test]
-    fn none_is_what_a_key_without_holds_has() {
+    fn none_equals_the_default() {
         assert_eq!(Holds::NONE, &Holds::default());
         assert!(Holds::NONE.is_empty() && !Holds::NONE.any_charged());
         assert_eq!((Holds::NONE.held(), Holds::NONE.heap_bytes()), (0, 0));
     }
 
     #[test]
-    fn growth_foretells_what_the_next_hold_allocates() {
+    fn growth_predicts_what_the_next_hold_allocates() {
         let mut holds = Holds::default();
         for id in 0..100 {
-            let foretold = holds.heap_bytes() + holds.growth();
+            let predicted = holds.heap_bytes() + holds.growth();
             holds.insert(hold(id, 5));
-            assert_eq!(holds.heap_bytes(), foretold, "hold {id}");
+            assert_eq!(holds.heap_bytes(), predicted, "hold {id}");
         }
     }
 
     #[test]
-    fn a_reset_releases_what_would_be_released_and_keeps_what_will_be_charged() {
+    fn release_keeps_the_holds_that_are_charged_at_their_deadline() {
         let mut holds = Holds::default();
         holds.insert(hold(1, 20));
         holds.insert(Hold { expiry: Expiry::Charge, cost: Cost::MAX, ..hold(2, 10) });

@@ -1,13 +1,13 @@
-//! Why a limit is not a good one.
+//! Why a limit is invalid.
 
 use core::fmt;
 
 use crate::{Algorithm, Span};
 
-/// A part of a limit, named by its word in the notation.
+/// A field of a limit, named by its word in the notation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "each is the word it names")]
-pub enum Part {
+pub enum LimitField {
     Count,
     Span,
     Burst,
@@ -21,8 +21,8 @@ pub enum Part {
     Lease,
 }
 
-impl Part {
-    /// The word in the notation; a count and a span have none of their own.
+impl LimitField {
+    /// The word in the notation; count and span have none.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Count => "count",
@@ -46,32 +46,32 @@ impl Part {
 pub enum InvalidLimit {
     /// A count, burst or capacity of 2^52 or more.
     TooLarge {
-        /// Which one.
-        part: Part,
-        /// What was written.
+        /// The field.
+        part: LimitField,
+        /// Its value.
         number: u64,
     },
-    /// A span, step, precision or lease of no length.
+    /// A span, step, precision or lease of zero length.
     ZeroSpan {
-        /// Which one.
-        part: Part,
+        /// The field.
+        part: LimitField,
     },
-    /// A span beyond [`Span::MAX`].
+    /// A span longer than [`Span::MAX`].
     SpanTooLong {
-        /// Which one.
-        part: Part,
+        /// The field.
+        part: LimitField,
     },
     /// A burst or capacity of 0.
     ZeroSize {
-        /// Which one.
-        part: Part,
+        /// The field.
+        part: LimitField,
     },
     /// A burst or capacity for a limit of 0, which never allows anything.
     SizeOfNothing {
-        /// Which one.
-        part: Part,
+        /// The field.
+        part: LimitField,
     },
-    /// A month where only a length of time will do.
+    /// A month where a fixed length is needed.
     Month,
     /// A zone for a span that is not one day, week or month.
     ZoneWithoutCalendar,
@@ -80,7 +80,7 @@ pub enum InvalidLimit {
     /// An option of another algorithm.
     Foreign {
         /// The option.
-        part: Part,
+        part: LimitField,
         /// The algorithm it was given to.
         algorithm: Algorithm,
         /// The algorithm it belongs to.
@@ -88,14 +88,14 @@ pub enum InvalidLimit {
     },
     /// Two options that exclude each other.
     Conflict {
-        /// The one.
-        part: Part,
-        /// The other.
-        with: Part,
+        /// One of them.
+        part: LimitField,
+        /// The other one.
+        with: LimitField,
     },
     /// Steps that do not divide the span.
     EveryDoesNotDivide,
-    /// Steps that would each bring a fraction.
+    /// Steps that would each add a fraction of a permit.
     EveryNotWhole,
     /// Sub-windows longer than the window.
     PrecisionTooLong,
@@ -108,16 +108,16 @@ pub enum InvalidLimit {
     LogTooLarge,
     /// Numbers whose product does not fit even on a tick of one second.
     Inexact {
-        /// The part to change.
-        part: Part,
-        /// The nearest number for it that fits.
+        /// The field to change.
+        part: LimitField,
+        /// The nearest valid number for it.
         nearest: u64,
     },
 }
 
 impl InvalidLimit {
-    /// The part that is at fault.
-    pub const fn part(&self) -> Part {
+    /// The field that is invalid.
+    pub const fn part(&self) -> LimitField {
         match *self {
             Self::TooLarge { part, .. }
             | Self::ZeroSpan { part }
@@ -127,11 +127,11 @@ impl InvalidLimit {
             | Self::Foreign { part, .. }
             | Self::Conflict { part, .. }
             | Self::Inexact { part, .. } => part,
-            Self::Month => Part::Span,
-            Self::ZoneWithoutCalendar | Self::ZoneName => Part::Tz,
-            Self::EveryDoesNotDivide | Self::EveryNotWhole => Part::Every,
-            Self::PrecisionTooLong | Self::PrecisionTooFine { .. } => Part::Precision,
-            Self::LogTooLarge => Part::Count,
+            Self::Month => LimitField::Span,
+            Self::ZoneWithoutCalendar | Self::ZoneName => LimitField::Tz,
+            Self::EveryDoesNotDivide | Self::EveryNotWhole => LimitField::Every,
+            Self::PrecisionTooLong | Self::PrecisionTooFine { .. } => LimitField::Precision,
+            Self::LogTooLarge => LimitField::Count,
         }
     }
 }

@@ -3,18 +3,20 @@
 //!
 //! # Layout
 //!
-//! - [`Limit`]: what may pass. Parsed from the notation (`notation`) or built from a [`Draft`];
-//!   [`InvalidLimit`] says what is wrong with a bad one.
-//! - The decision, in two steps so that several limits are looked at before any is charged:
-//!   [`Limit::look`] and [`Limit::charge`]; beside them `refund`, `carry`, `rebase` and `expire`.
-//! - [`closest`]: which of a few words someone meant to write. [`Quoted`], [`underline`]: how it is shown
-//!   to them.
-//! - `shape` derives a limit's numbers; `queueing` estimates for those who wait in line.
+//! - [`Limit`]: how much may pass. Parsed from the notation (`notation`) or built by a
+//!   [`LimitBuilder`]; [`InvalidLimit`] says why one is invalid.
+//! - A decision takes two steps, so that several limits are checked before any is charged:
+//!   [`Limit::look`] and [`Limit::charge`]. Other operations are `refund`, `carry`, `rebase` and
+//!   `expire`.
+//! - [`did_you_mean`]: suggestions for misspelt words. [`Quoted`] and [`underline`] format them in
+//!   errors.
+//! - `shape` derives the numbers of a limit; `queueing` estimates waits in a queue.
 //! - One file per algorithm: `bucket`, `steps`, `fixed`, `log`, `approximate`, `concurrency`, each
 //!   an `Arithmetic` over its own kind of [`State`].
 //! - [`Packed`]: a state as two numbers, and the decision in one step.
-//! - [`Holds`]: permits that are set aside; `forecast` says what becomes of them.
-//! - [`Micros`], [`Tick`], [`Moment`]: time. [`Cost`]: weight. [`Verdict`]: the answer.
+//! - [`Holds`]: permits that are held and not yet charged; `forecast` computes their expiry.
+//! - [`Micros`], [`Tick`], [`Moment`]: time. [`Cost`]: permits per request. [`Verdict`]: the
+//!   result.
 
 #![no_std]
 #![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
@@ -27,9 +29,9 @@ mod approximate;
 mod arithmetic;
 mod bucket;
 mod calendar;
-mod closest;
 mod concurrency;
 mod cost;
+mod did_you_mean;
 mod draft;
 mod fixed;
 mod forecast;
@@ -48,15 +50,15 @@ mod steps;
 mod time;
 mod verdict;
 
-pub use closest::closest;
 pub use cost::{Cost, InvalidCost};
-pub use draft::{Algorithm, Draft};
+pub use did_you_mean::did_you_mean;
+pub use draft::{Algorithm, LimitBuilder};
 pub use hold::{Expiry, Hold, Holds};
-pub use invalid::{InvalidLimit, Part};
-pub use limit::{Limit, Standing};
+pub use invalid::{InvalidLimit, LimitField};
+pub use limit::{Limit, RecoveryPoint, Standing};
 pub use notation::{ParseLimitError, Quoted, underline};
 pub use packed::Packed;
-pub use share::Share;
+pub use share::Fraction;
 pub use span::{CalendarUnit, Span};
 pub use state::State;
 pub use time::{Micros, Moment, Tick};

@@ -1,20 +1,20 @@
-//! A limit, and the steps of a decision: look at every rule, then charge all of them or none.
+//! A limit, and the steps of a decision: check every rule, then charge all of them or none.
 
 use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
 use crate::arithmetic::Arithmetic;
-use crate::draft::Draft;
+use crate::draft::LimitBuilder;
 use crate::forecast::Forecast;
-use crate::log::{Log, Logged};
+use crate::log::{Log, SlidingLog};
 use crate::shape::Shape;
 use crate::state::Kind;
-use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict};
+use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict, Wait};
 
-/// A limit: how much may pass, and how that is counted.
+/// A limit: how much may pass, and how it is counted.
 ///
-/// Made from the notation (`"100/s burst 20".parse()`) or by a builder
-/// ([`Limit::per_second`] and its neighbours). It has no clock and keeps nothing: state, holds and
-/// the instant are arguments.
+/// Parse one from the notation (`"100/s burst 20".parse()`) or build one ([`Limit::per_second`] and
+/// others). It has no clock and no storage: state, holds and the instant are arguments.
 ///
 /// ```
 /// use tidegate_core::{Cost, Holds, Limit, Micros, Moment};
@@ -31,11 +31,11 @@ use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limit {
-    pub(crate) draft: Draft,
+    pub(crate) draft: LimitBuilder,
     pub(crate) shape: Shape,
 }
 
-/// Calls the same code with whatever algorithm a shape holds.
+/// Evaluates an expression with the algorithm of a shape.
 macro_rules! with {
     ($shape:expr, $algorithm:ident => $call:expr) => {
         match $shape {
@@ -49,31 +49,46 @@ macro_rules! with {
     };
 }
 
-/// What a limit has left for a key.
+/// The usage of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Consumption, rounded up; above the limit's capacity in debt.
     pub used: u64,
-    /// Permits set aside by holds.
+    /// Permits held and not yet charged.
     pub held: u64,
     /// What is left, rounded down.
     pub remaining: u64,
-    /// Until the state equals that of an unused key.
+    /// Time until the limit is fully recovered.
     pub reset_after: Micros,
 }
 
+/// After `after`, `fits` permits are available, if no request comes in between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecoveryPoint {
+    /// Time from now; never if only a release of a hold can free the permits.
+    pub after: Wait,
+    /// Permits that are available then.
+    pub fits: u64,
+}
+
+impl RecoveryPoint {
+    /// The largest number of points of one key.
+    pub const MAX: usize = 32;
+}
+
 impl Limit {
-    /// The largest limit of a `sliding-log`, which keeps every request.
+    /// The largest count of a `sliding-log`, which stores every request.
     pub const MAX_LOG: u64 = 1_000_000;
-    /// The most sub-windows of a `sliding-window`.
+    /// The largest number of sub-windows of a `sliding-window`.
     pub const MAX_SUB_WINDOWS: u64 = 1_000;
 
-    /// The family it belongs to.
+    /// The algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.draft.algorithm
     }
 
-    /// The most that fits at once: a bucket's burst or capacity, a window's count, the holders.
+    /// The most that fits at once: burst or capacity of a bucket, count of a window, slots of
+    /// `concurrency`.
     pub fn capacity(&self) -> u64 {
         match &self.shape {
             Shape::Bucket(bucket) => bucket.size,
@@ -85,9 +100,9 @@ impl Limit {
         }
     }
 
-    /// How long it takes until all of it is there again after all of it was used: a window's
-    /// length, the time a bucket takes to refill. `None` where that is no fixed and whole number of
-    /// microseconds, as for a month, and where time brings nothing back: `concurrency`, a limit of 0.
+    /// How long an exhausted limit takes to recover fully: the length of a window, the time to
+    /// refill a bucket. `None` if that is not a fixed and whole number of microseconds, as for a
+    /// month, or if time does not recover it: `concurrency`, a limit of 0.
     pub fn recovery(&self) -> Option<Micros> {
         if self.capacity() == 0 {
             return None;
@@ -108,12 +123,12 @@ impl Limit {
         }
     }
 
-    /// What the count is per: a rate's span, a window's; for `concurrency` the default lease.
+    /// The span of the count; for `concurrency` the default lease.
     pub fn span(&self) -> Span {
         self.draft.span
     }
 
-    /// The grain of time on which waits are exact.
+    /// The resolution of waits.
     pub fn tick(&self) -> Tick {
         match &self.shape {
             Shape::Bucket(bucket) => bucket.tick,
@@ -122,7 +137,7 @@ impl Limit {
         }
     }
 
-    /// How long a holder may stay without renewing; `None` but for `concurrency`.
+    /// How long a slot is held without a renewal; `None` except for `concurrency`.
     pub fn lease(&self) -> Option<Micros> {
         match &self.shape {
             Shape::Concurrency(concurrency) => Some(concurrency.lease),
@@ -130,46 +145,73 @@ impl Limit {
         }
     }
 
-    /// Does it give turns, as a delay, to what it allows?
+    /// Does it delay requests that it allows?
     pub fn is_queue(&self) -> bool {
         matches!(&self.shape, Shape::Bucket(bucket) if bucket.queue)
     }
 
-    /// Would `cost` pass at this moment? Reads only. A cost of zero peeks.
+    /// Does its state consist of a log of entries?
+    pub fn is_log(&self) -> bool {
+        matches!(self.shape, Shape::Logged(_))
+    }
+
+    /// Would `cost` be allowed now? Reads only. A cost of zero peeks.
     ///
     /// `remaining` and `reset_after` describe the state before any charge.
     pub fn look(&self, state: Option<&State>, holds: &Holds, at: &Moment, cost: Cost) -> Verdict {
-        let forecast = Forecast::new(self, state, holds, at);
-        let standing = forecast.standing();
-        let allowed = if cost.is_zero() {
-            standing.used <= self.capacity()
-        } else {
-            cost.get() <= standing.remaining
-        };
-        let delay = if allowed && !cost.is_zero() { forecast.delay() } else { Micros::ZERO };
-        let retry_after = forecast.wait(cost.get().max(1));
-        Verdict {
-            allowed,
-            retry_after,
-            delay,
-            limit: self.capacity(),
-            remaining: standing.remaining,
-            reset_after: standing.reset_after,
-        }
+        Forecast::new(self, state, holds, at).look(cost)
     }
 
-    /// How long a charge made now would have to wait for its turn; only a queue gives turns.
+    /// The verdict for a call under another limit of this `capacity`, whose calls share the state:
+    /// what is used under this limit must leave room in that capacity, and recovers as this limit
+    /// says until the other one has charged.
+    pub fn look_within(
+        &self,
+        capacity: u64,
+        state: Option<&State>,
+        holds: &Holds,
+        at: &Moment,
+        cost: Cost,
+    ) -> Verdict {
+        Forecast::new(self, state, holds, at).within(capacity).look(cost)
+    }
+
+    /// How long a charge made now would be delayed; only a queue delays.
     pub fn turn_after(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> Micros {
         Forecast::new(self, state, holds, at).delay()
     }
 
-    /// What the key has left. Reads only.
+    /// The usage of the key. Reads only.
     pub fn standing(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> Standing {
         Forecast::new(self, state, holds, at).standing()
     }
 
-    /// Who was charged how much, of what still counts, oldest first; as far as a `sliding-log` was
-    /// told who it was. Other algorithms keep no entries.
+    /// The usage of the key, and how it recovers, for calls as in
+    /// [`look_within`](Self::look_within).
+    pub fn standing_within(
+        &self,
+        capacity: u64,
+        state: Option<&State>,
+        holds: &Holds,
+        at: &Moment,
+    ) -> (Standing, Vec<RecoveryPoint>) {
+        let forecast = Forecast::new(self, state, holds, at).within(capacity);
+        (forecast.standing(), forecast.recovery())
+    }
+
+    /// How the key recovers without further requests, soonest first; empty if nothing is used. Each
+    /// point has all permits that fit then. Small steps are left out, not moved.
+    pub fn recovery_points(
+        &self,
+        state: Option<&State>,
+        holds: &Holds,
+        at: &Moment,
+    ) -> Vec<RecoveryPoint> {
+        Forecast::new(self, state, holds, at).recovery()
+    }
+
+    /// The live charges of a `sliding-log`, oldest first: the caller, if it was given, and the
+    /// permits. Other algorithms store no entries.
     pub fn entries<'a>(
         &self,
         state: Option<&'a State>,
@@ -192,47 +234,47 @@ impl Limit {
         }
     }
 
-    /// Halves a log by joining neighbouring entries at the instant of the later one: it recovers
-    /// later than it would have, never earlier. `false` if there is nothing to join.
+    /// Halves a log by merging neighbouring entries at the instant of the later one: it recovers
+    /// later than it would have, never earlier. `false` if there is nothing to merge.
     pub fn compact(&self, state: &mut Option<State>, at: &Moment) -> bool {
-        self.bring_back(state, at);
+        self.rebase_state(state, at);
         let (Shape::Logged(logged), Some(State(Kind::Log(_)))) = (&self.shape, &state) else {
             return false;
         };
-        let mut log = state.take().and_then(Logged::take);
+        let mut log = state.take().and_then(SlidingLog::take);
         let halved = logged.compact(&mut log, at);
-        *state = log.map(Logged::wrap);
+        *state = log.map(SlidingLog::wrap);
         halved
     }
 
     /// Charges `cost`, whether or not it fits: consumption may reach twice the capacity, a debt of
-    /// one more limit. `who` is kept by a `sliding-log` alone.
+    /// one more limit. Only a `sliding-log` stores `who`.
     pub fn charge(&self, state: &mut Option<State>, at: &Moment, cost: Cost, who: Option<&str>) {
         if cost.is_zero() || self.capacity() == 0 {
             return;
         }
-        self.bring_back(state, at);
+        self.rebase_state(state, at);
         let who = who.filter(|_| self.algorithm() == Algorithm::SlidingLog);
         *state = with!(&self.shape, a => charged(a, state.take(), at, cost.get(), who));
     }
 
-    /// Gives back at most `cost` of the present consumption, the oldest first, and returns how
-    /// much came back. A queue takes back only the slot it gave last.
+    /// Refunds at most `cost` of the present consumption, the oldest first, and returns how much
+    /// was refunded. A queue refunds only its latest charge.
     pub fn refund(&self, state: &mut Option<State>, at: &Moment, cost: Cost) -> Cost {
-        self.bring_back(state, at);
+        self.rebase_state(state, at);
         let Some(old) = state.take() else { return Cost::ZERO };
         let (left, given) = with!(&self.shape, a => refunded(a, old, at, cost.get()));
         *state = left;
         Cost::total(given)
     }
 
-    /// The state of `old`, the limit before this one, for this limit: consumption is brought to
-    /// now at the old rate, rounded up, and at most this limit's capacity.
+    /// Converts a state of `old`, the limit before this one: consumption is brought to now at the
+    /// old rate, rounded up, and at most the capacity of this limit.
     ///
-    /// `old_at` and `at` are the same instant; they differ if the two count in different zones.
+    /// `old_at` and `at` are the same instant; they differ if the two limits use different zones.
     pub fn carry(&self, old: &Self, old_at: &Moment, state: State, at: &Moment) -> Option<State> {
         let mut state = Some(state);
-        old.bring_back(&mut state, old_at);
+        old.rebase_state(&mut state, old_at);
         let state = state?;
         let used = old.standing(Some(&state), Holds::NONE, old_at).used.min(self.capacity());
         if used == 0 {
@@ -262,23 +304,23 @@ impl Limit {
         kind.map(State)
     }
 
-    /// Was the state written, or a hold granted, after this moment? Then the clock has stepped
-    /// back, and [`Limit::rebase`] has to be called, even if the request is denied: it is what
-    /// starts the recovery from the present.
+    /// Was the state written, or a hold granted, after this moment? If so, the clock has stepped
+    /// back, and [`Limit::rebase`] has to be called, even if the request is denied: recovery then
+    /// starts from the present.
     pub fn is_ahead(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> bool {
         holds.ahead(at.now()) || state.is_some_and(|s| with!(&self.shape, a => is_ahead(a, s, at)))
     }
 
-    /// Brings state and holds that are ahead of the clock back to now. Consumption is kept.
+    /// Moves state and holds that are ahead of the clock to now. Consumption is kept.
     pub fn rebase(&self, state: &mut Option<State>, holds: &mut Holds, at: &Moment) {
-        self.bring_back(state, at);
+        self.rebase_state(state, at);
         if holds.ahead(at.now()) {
             holds.rebase(at.now());
         }
     }
 
-    /// Drops the holds that have expired, charging those that are to be charged at their deadline,
-    /// and a state of which nothing is used any more. To be called before anything is written.
+    /// Drops expired holds, charging those that are charged at their deadline, and drops a state
+    /// without consumption. Call it before every write.
     pub fn expire(&self, state: &mut Option<State>, holds: &mut Holds, at: &Moment) {
         self.rebase(state, holds, at);
         for hold in holds.take_ended(at.now()) {
@@ -289,7 +331,7 @@ impl Limit {
         state.take_if(|state| self.used(state, at) == 0);
     }
 
-    fn bring_back(&self, state: &mut Option<State>, at: &Moment) {
+    fn rebase_state(&self, state: &mut Option<State>, at: &Moment) {
         if let Some(ahead) = state.take_if(|s| with!(&self.shape, a => is_ahead(a, s, at))) {
             *state = with!(&self.shape, a => rebased(a, ahead, at));
         }
@@ -303,7 +345,7 @@ impl Limit {
         let state = state?;
         if with!(&self.shape, a => is_ahead(a, state, at)) {
             let mut copy = Some(state.clone());
-            self.bring_back(&mut copy, at);
+            self.rebase_state(&mut copy, at);
             return copy.map(Cow::Owned);
         }
         Some(Cow::Borrowed(state))
@@ -313,8 +355,8 @@ impl Limit {
         with!(&self.shape, a => read(a, state, 0, |a, s| a.used(s, at)))
     }
 
-    pub(crate) fn wait(&self, state: &State, at: &Moment, permits: u64) -> Micros {
-        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.wait(s, at, permits)))
+    pub(crate) fn wait(&self, state: &State, at: &Moment, target: u64) -> Micros {
+        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.wait(s, at, target)))
     }
 
     pub(crate) fn reset_after(&self, state: &State, at: &Moment) -> Micros {
@@ -326,7 +368,7 @@ impl Limit {
     }
 }
 
-/// Two limits are equal if they mean the same, however they were written.
+/// Limits are equal if they have the same meaning, however they were written.
 impl PartialEq for Limit {
     fn eq(&self, other: &Self) -> bool {
         self.draft == other.draft
@@ -399,15 +441,15 @@ mod tests {
         );
         assert_eq!(bucket.refund(&mut state, &now, Cost::ONE), Cost::ZERO);
         assert_eq!(state, None);
-        assert_eq!(bucket.growth(None, Some("somebody")), 0);
-        assert!(log.growth(None, Some("somebody")) >= 8);
+        assert_eq!(bucket.growth(None, Some("caller-1")), 0);
+        assert!(log.growth(None, Some("caller-1")) >= 8);
         let windows: Limit = "sliding-window 10/s".parse().unwrap();
-        let nobody = windows.growth(None, None);
-        assert_eq!(windows.growth(None, Some("somebody")), nobody, "only a log keeps names");
+        let unnamed = windows.growth(None, None);
+        assert_eq!(windows.growth(None, Some("caller-1")), unnamed, "only a log keeps names");
     }
 
     #[test]
-    fn what_is_given_back_whole_leaves_no_state() {
+    fn a_full_refund_leaves_no_state() {
         for limit in [
             "5/s",
             "5/s every 1s",

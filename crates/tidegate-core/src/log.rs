@@ -1,7 +1,7 @@
 //! The log of charges: `sliding-log`, and `sliding-window` as a log of sub-windows.
 //!
-//! Entries carry the running total, so that both "how much is live" and "when will enough have
-//! left" are found by binary search, and giving back the oldest consumption is one addition.
+//! Entries store the running total, so that both "how much is live" and "when will enough have
+//! left" are found by binary search, and refunding the oldest consumption is one addition.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::{Micros, Moment};
 
 /// A count in every window, on a grain of time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Logged {
+pub(crate) struct SlidingLog {
     pub(crate) limit: u64,
     /// The grain in microseconds: 1, or the length of a sub-window.
     pub(crate) grain: u64,
@@ -23,50 +23,50 @@ pub(crate) struct Logged {
 /// Charges that still count, oldest first. An empty log is no state.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Log {
-    entries: VecDeque<Entry>,
-    /// The running total up to which charges have left the window or were given back.
+    entries: VecDeque<LogEntry>,
+    /// The running total up to which charges have left the window or were refunded.
     gone: u64,
-    /// How many microseconds the log's time runs ahead of the clock, since the clock stepped back.
+    /// By how many microseconds the time of the log is ahead of the clock, since the clock stepped
+    /// back.
     offset: u64,
-    /// Bytes of all the names in the entries.
+    /// Bytes of all names in the entries.
     name_bytes: usize,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Entry {
-    grain: u64,
-    /// The running total with this entry.
+struct LogEntry {
+    /// Of the latest charge, in microseconds: a limit with another grain can count it, too.
+    instant: u64,
+    /// The running total including this entry.
     total: u64,
     who: Option<Box<str>>,
 }
 
-impl Logged {
+impl SlidingLog {
     /// An exact log.
     pub(crate) fn exact(limit: u64, window: Micros) -> Self {
         Self { limit, grain: 1, window: window.get() }
     }
 
-    /// Sub-windows: the present one and as many before it as the window may touch.
+    /// Sub-windows: the present one and as many before it as the window may overlap.
     pub(crate) fn sub_windows(limit: u64, window: Micros, precision: Micros) -> Self {
         let earlier = window.get().div_ceil(precision.get());
         Self { limit, grain: precision.get(), window: earlier + 1 }
     }
 
-    fn grain(&self, log: &Log, at: &Moment) -> u64 {
-        at.now().get().saturating_add(log.offset) / self.grain
-    }
-
-    /// The running total up to which nothing counts any more.
+    /// The running total up to which charges no longer count.
     fn gone(&self, log: &Log, at: &Moment) -> u64 {
-        let grain = self.grain(log, at);
-        let live = log.entries.partition_point(|entry| entry.grain + self.window <= grain);
+        // The beginning of the first grain that counts.
+        let first = (log.time(at) / self.grain + 1).saturating_sub(self.window);
+        let first = first.saturating_mul(self.grain);
+        let live = log.entries.partition_point(|entry| entry.instant < first);
         match live.checked_sub(1).and_then(|last| log.entries.get(last)) {
             Some(left) => left.total.max(log.gone),
             None => log.gone,
         }
     }
 
-    /// Who was charged how much, of what still counts, oldest first.
+    /// Caller and permits of the live charges, oldest first.
     pub(crate) fn entries<'a>(
         &self,
         log: &'a Log,
@@ -81,8 +81,9 @@ impl Logged {
         })
     }
 
-    /// Joins neighbouring entries at the instant of the later one. What is gone is forgotten before
-    /// that, or it would be joined with what is not. `false` if there is nothing to join.
+    /// Merges neighbouring entries at the instant of the later one. Charges that no longer count
+    /// are removed first, so that they are not merged with live ones. `false` if there is nothing
+    /// to merge.
     pub(crate) fn compact(&self, log: &mut Option<Log>, at: &Moment) -> bool {
         *log = log.take().and_then(|mut log| {
             log.gone = self.gone(&log, at);
@@ -92,29 +93,41 @@ impl Logged {
     }
 
     /// The span until `entry` leaves the window.
-    fn until(&self, log: &Log, entry: &Entry, at: &Moment) -> Micros {
-        let instant = u128::from(entry.grain + self.window) * u128::from(self.grain);
-        Micros::saturating_from(instant.saturating_sub(u128::from(at.now().get() + log.offset)))
+    fn until(&self, log: &Log, entry: &LogEntry, at: &Moment) -> Micros {
+        let grain = entry.instant / self.grain + self.window;
+        let instant = u128::from(grain) * u128::from(self.grain);
+        Micros::saturating_from(instant.saturating_sub(u128::from(log.time(at))))
     }
 
-    /// The same charges on another grain, in another window, and at most the limit of them.
+    /// Are both instants in one grain?
+    fn is_one_grain(&self, a: u64, b: u64) -> bool {
+        a / self.grain == b / self.grain
+    }
+
+    /// The same charges with another resolution and window, at most the limit of them.
     pub(crate) fn carry(&self, old: &Self, mut log: Log, at: &Moment) -> Option<Log> {
         log.gone = old.gone(&log, at);
-        if self.grain != old.grain {
-            log.move_to_grain(old.grain, self.grain, at.now().get());
-        }
         let most = log.gone.max(log.total().saturating_sub(self.limit));
         log.gone = most.max(self.gone(&log, at));
-        log.trim()
+        let mut log = log.trim()?;
+        // The newest may be after now by a finer grain.
+        if self.ahead(&log, at) {
+            self.rebase(&mut log, at);
+        }
+        Some(log)
     }
 }
 
 impl Log {
+    fn time(&self, at: &Moment) -> u64 {
+        at.now().get().saturating_add(self.offset)
+    }
+
     fn total(&self) -> u64 {
         self.entries.back().map_or(0, |entry| entry.total)
     }
 
-    /// Forgets what is gone; nothing if that is everything.
+    /// Removes charges that no longer count; `None` if none is left.
     fn trim(mut self) -> Option<Self> {
         let gone = self.entries.partition_point(|entry| entry.total <= self.gone);
         for left in self.entries.drain(..gone) {
@@ -126,9 +139,10 @@ impl Log {
         (!self.entries.is_empty()).then_some(self)
     }
 
-    fn push(&mut self, grain: u64, permits: u64, who: Option<&str>) {
-        const TOTALS_BEGIN_ANEW: u64 = 1 << 60;
-        if self.total() >= TOTALS_BEGIN_ANEW {
+    /// Adds permits at `instant`, to the last entry if it `joins` that and has the same name.
+    fn push(&mut self, instant: u64, permits: u64, who: Option<&str>, joins: impl Fn(u64) -> bool) {
+        const RESTART_TOTALS_AT: u64 = 1 << 60;
+        if self.total() >= RESTART_TOTALS_AT {
             for entry in &mut self.entries {
                 entry.total -= self.gone;
             }
@@ -136,20 +150,14 @@ impl Log {
         }
         let total = self.total() + permits;
         match self.entries.back_mut() {
-            Some(last) if last.grain == grain && last.who.as_deref() == who => last.total = total,
+            Some(last) if joins(last.instant) && last.who.as_deref() == who => {
+                last.instant = last.instant.max(instant);
+                last.total = total;
+            }
             _ => {
                 self.name_bytes += who.map_or(0, str::len);
-                self.entries.push_back(Entry { grain, total, who: who.map(Into::into) });
+                self.entries.push_back(LogEntry { instant, total, who: who.map(Into::into) });
             }
-        }
-    }
-
-    /// Writes every entry at the end of its old grain, so that none leaves too early.
-    fn move_to_grain(&mut self, old: u64, new: u64, now: u64) {
-        let offset = core::mem::take(&mut self.offset);
-        for entry in &mut self.entries {
-            let ends = ((entry.grain + 1) * old - 1).saturating_sub(offset);
-            entry.grain = ends.min(now) / new;
         }
     }
 
@@ -157,10 +165,10 @@ impl Log {
     pub(crate) fn growth(&self, who: Option<&str>) -> usize {
         let full = self.entries.len() == self.entries.capacity();
         let entries = if full { self.entries.capacity().max(4) } else { 0 };
-        entries * size_of::<Entry>() + who.map_or(0, str::len)
+        entries * size_of::<LogEntry>() + who.map_or(0, str::len)
     }
 
-    /// Halves the log. `false` if it has not two entries to join.
+    /// Halves the log. `false` if it has fewer than two entries.
     fn halve(&mut self) -> bool {
         if self.entries.len() < 2 {
             return false;
@@ -179,23 +187,22 @@ impl Log {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.name_bytes
+        self.entries.capacity() * size_of::<LogEntry>() + self.name_bytes
     }
 }
 
-impl Arithmetic for Logged {
+impl Arithmetic for SlidingLog {
     state_is!(Log as Log);
 
     fn used(&self, log: &Log, at: &Moment) -> u64 {
         log.total() - self.gone(log, at)
     }
 
-    fn wait(&self, log: &Log, at: &Moment, permits: u64) -> Micros {
-        let room_at = self.limit - permits;
-        if self.used(log, at) <= room_at {
+    fn wait(&self, log: &Log, at: &Moment, target: u64) -> Micros {
+        if self.used(log, at) <= target {
             return Micros::ZERO;
         }
-        let must_go = log.total() - room_at;
+        let must_go = log.total() - target;
         let last = log.entries.partition_point(|entry| entry.total < must_go);
         log.entries.get(last).map_or(Micros::ZERO, |entry| self.until(log, entry, at))
     }
@@ -217,12 +224,12 @@ impl Arithmetic for Logged {
         });
         let mut log = live.unwrap_or_default();
         let most = 2 * self.limit;
-        let grain = self.grain(&log, at);
+        let instant = log.time(at);
         if permits > 0 {
-            log.push(grain, permits.min(most), who);
+            log.push(instant, permits.min(most), who, |last| self.is_one_grain(last, instant));
         }
-        // The oldest make room. Were the newest left out, a hold that is settled in debt would count for nobody
-        // once the debt, which is older, has left.
+        // The oldest entries make room. If the newest were dropped, a hold settled in debt would no
+        // longer count once the older debt has left the window.
         log.gone = log.gone.max(log.total().saturating_sub(most));
         log.trim()
     }
@@ -235,12 +242,14 @@ impl Arithmetic for Logged {
     }
 
     fn ahead(&self, log: &Log, at: &Moment) -> bool {
-        log.entries.back().is_some_and(|entry| entry.grain > self.grain(log, at))
+        let grain = log.time(at) / self.grain;
+        log.entries.back().is_some_and(|entry| entry.instant / self.grain > grain)
     }
 
     fn rebase(&self, log: &mut Log, at: &Moment) {
         if let Some(newest) = log.entries.back() {
-            log.offset = newest.grain.saturating_mul(self.grain).saturating_sub(at.now().get());
+            let begins = newest.instant - newest.instant % self.grain;
+            log.offset = begins.saturating_sub(at.now().get());
         }
     }
 }
@@ -255,22 +264,22 @@ mod tests {
         Moment::new(Micros::new(now))
     }
 
-    /// A log of one permit each, at these instants, by these names.
-    fn logged(limit: &Logged, charges: &[(u64, Option<&str>)]) -> Log {
+    /// A log of one permit each, at these instants and with these names.
+    fn logged(limit: &SlidingLog, charges: &[(u64, Option<&str>)]) -> Log {
         let charge = |log, &(now, who): &(u64, Option<&str>)| limit.charge(log, &at(now), 1, who);
         charges.iter().fold(None, charge).unwrap()
     }
 
     #[test]
     fn charges_of_one_instant_and_name_are_one_entry() {
-        let limit = Logged::exact(10, Micros::new(100));
+        let limit = SlidingLog::exact(10, Micros::new(100));
         let (alice, bob) = (Some("alice"), Some("bob"));
         let log =
             logged(&limit, &[(1, alice), (1, alice), (1, bob), (2, bob), (2, None), (2, None)]);
         let entries: Vec<_> = limit.entries(&log, &at(2)).collect();
         assert_eq!(entries, [(alice, 2), (bob, 1), (bob, 1), (None, 2)]);
         let after: Vec<_> = limit.entries(&log, &at(101)).collect();
-        assert_eq!(after, [(bob, 1), (None, 2)], "what has left the window is not listed");
+        assert_eq!(after, [(bob, 1), (None, 2)], "entries that left the window are not listed");
         let (left, _) = limit.refund(log, &at(2), 1);
         let left = left.unwrap();
         let entries: Vec<_> = limit.entries(&left, &at(2)).collect();
@@ -278,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_counted_as_they_come_and_go() {
-        let limit = Logged::exact(10, Micros::new(100));
+    fn name_bytes_follow_the_entries() {
+        let limit = SlidingLog::exact(10, Micros::new(100));
         let log = logged(&limit, &[(1, Some("alice")), (2, Some("bob")), (3, None)]);
         assert_eq!(log.name_bytes, 8);
         let log = limit.charge(Some(log), &at(101), 1, Some("eve")).unwrap();
         assert_eq!(log.name_bytes, 6, "alice has left");
-        assert_eq!(log.heap_bytes(), log.entries.capacity() * size_of::<Entry>() + 6);
+        assert_eq!(log.heap_bytes(), log.entries.capacity() * size_of::<LogEntry>() + 6);
         let mut log = Some(log);
         assert!(limit.compact(&mut log, &at(101)));
         let log = log.unwrap();
@@ -293,33 +302,33 @@ mod tests {
     }
 
     #[test]
-    fn growth_foretells_what_the_next_entry_allocates() {
-        let limit = Logged::exact(1_000, Micros::new(1_000_000));
+    fn growth_predicts_what_the_next_entry_allocates() {
+        let limit = SlidingLog::exact(1_000, Micros::new(1_000_000));
         let mut log = Log::default();
         for now in 1..200 {
-            let who = (now % 3 == 0).then_some("somebody");
-            let foretold = log.heap_bytes() + log.growth(who);
+            let who = (now % 3 == 0).then_some("caller-1");
+            let predicted = log.heap_bytes() + log.growth(who);
             log = limit.charge(Some(log), &at(now), 1, who).unwrap();
-            assert_eq!(log.heap_bytes(), foretold, "at {now}");
+            assert_eq!(log.heap_bytes(), predicted, "at {now}");
         }
     }
 
     #[test]
-    fn memory_follows_what_is_live() {
-        let limit = Logged::exact(1_000, Micros::new(1_000));
+    fn memory_follows_the_live_entries() {
+        let limit = SlidingLog::exact(1_000, Micros::new(1_000));
         let charges: Vec<_> = (1..=1_000).map(|now| (now, None)).collect();
         let full = logged(&limit, &charges);
         let one = limit.charge(Some(full.clone()), &at(2_001), 1, None).unwrap();
         assert_eq!(one.entries.len(), 1);
-        assert!(one.heap_bytes() <= 20 * size_of::<Entry>(), "{} bytes", one.heap_bytes());
+        assert!(one.heap_bytes() <= 20 * size_of::<LogEntry>(), "{} bytes", one.heap_bytes());
         let capacity = full.entries.capacity();
         let half = limit.charge(Some(full), &at(1_500), 1, None).unwrap();
         assert_eq!(half.entries.capacity(), capacity, "not on every charge");
     }
 
     #[test]
-    fn spare_room_goes_beyond_four_times_what_is_live_and_sixteen() {
-        let limit = Logged::exact(100, Micros::new(100));
+    fn spare_capacity_is_freed_above_four_times_the_live_entries_plus_sixteen() {
+        let limit = SlidingLog::exact(100, Micros::new(100));
         let charges: Vec<_> = (1..=32).map(|now| (now, None)).collect();
         let full = logged(&limit, &charges);
         assert_eq!(full.entries.capacity(), 32);
@@ -332,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_compacted_log_has_half_the_entries_and_recovers_no_earlier() {
-        let limit = Logged::exact(100, Micros::new(100));
+        let limit = SlidingLog::exact(100, Micros::new(100));
         for count in 1..20_u64 {
             let charges: Vec<_> = (1..=count).map(|now| (now, None)).collect();
             let before = logged(&limit, &charges);
@@ -340,21 +349,21 @@ mod tests {
             assert_eq!(limit.compact(&mut after, &at(count)), count >= 2, "{count}");
             let after = after.unwrap();
             assert_eq!(after.entries.len() as u64, count.div_ceil(2), "{count}");
-            assert_eq!(after.entries.front().unwrap().grain, if count % 2 == 1 { 1 } else { 2 });
+            assert_eq!(after.entries.front().unwrap().instant, if count % 2 == 1 { 1 } else { 2 });
             for now in count..=count + 100 {
                 let (used, was) = (limit.used(&after, &at(now)), limit.used(&before, &at(now)));
                 assert!(used >= was && used <= was + 1, "{count} at {now}: {used} and {was}");
             }
         }
-        // What has left the window is not joined with what has not.
+        // Entries that left the window are not merged with live ones.
         let mut log = Some(logged(&limit, &[(1, None), (2, None), (150, None)]));
         assert!(!limit.compact(&mut log, &at(150)));
         assert_eq!(limit.used(&log.unwrap(), &at(150)), 1);
     }
 
     #[test]
-    fn running_totals_begin_anew_before_they_run_out() {
-        let limit = Logged::sub_windows(1 << 51, Micros::new(1_000), Micros::new(10));
+    fn running_totals_restart_before_they_overflow() {
+        let limit = SlidingLog::sub_windows(1 << 51, Micros::new(1_000), Micros::new(10));
         let mut log = None;
         for round in 0..3_000 {
             let now = at(round * 2_000);
@@ -364,10 +373,10 @@ mod tests {
             assert_eq!(limit.used(live, &at(round * 2_000 + 10)), (1 << 51) + 5, "round {round}");
             assert!(live.total() < 1 << 61);
         }
-        // Also when something is still live from before.
-        let limit = Logged::exact(1 << 19, Micros::new(1_000));
+        // Also with an entry that is still live.
+        let limit = SlidingLog::exact(1 << 19, Micros::new(1_000));
         let mut log = Log { gone: (1 << 60) - 1, ..Log::default() };
-        log.entries.push_back(Entry { grain: 5, total: (1 << 60) + 6, who: None });
+        log.entries.push_back(LogEntry { instant: 5, total: (1 << 60) + 6, who: None });
         let log = limit.charge(Some(log), &at(6), 2, None).unwrap();
         assert_eq!((log.gone, log.total()), (0, 9));
         assert_eq!(limit.used(&log, &at(6)), 9);

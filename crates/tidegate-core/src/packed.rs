@@ -1,5 +1,4 @@
-//! Most limits remember two numbers about a key. Here these are kept as such, and a request is looked
-//! at and charged in one step.
+//! Packed states: most limits store two numbers per key. They are checked and charged in one step.
 
 use crate::arithmetic::Arithmetic;
 use crate::shape::Shape;
@@ -10,10 +9,10 @@ use crate::{Cost, Limit, Micros, Moment, State, Verdict, Wait};
 pub struct Packed([u64; 2]);
 
 impl Packed {
-    /// How many bits each number has at most.
+    /// Maximum number of bits of each number.
     pub const BITS: u32 = 53;
 
-    /// These numbers, unless one of them is too large.
+    /// A pair of numbers; `None` if one of them is too large.
     #[inline]
     pub fn new(numbers: [u64; 2]) -> Option<Self> {
         ((numbers[0] | numbers[1]) >> Self::BITS == 0).then_some(Self(numbers))
@@ -26,11 +25,11 @@ impl Packed {
     }
 }
 
-/// Calls the same code with whatever algorithm keeps two numbers; `None` for the others.
+/// Evaluates an expression with the algorithm, if its state packs; otherwise `None`.
 macro_rules! with_packed {
     ($shape:expr, $algorithm:ident => $call:expr) => {
         match $shape {
-            // A queue remembers its last turn as well.
+            // A queue also stores its last charge.
             Shape::Bucket($algorithm) if !$algorithm.queue => $call,
             Shape::Steps($algorithm) => $call,
             Shape::Fixed($algorithm) => $call,
@@ -41,26 +40,26 @@ macro_rules! with_packed {
 }
 
 impl Limit {
-    /// Does it remember two numbers about a key?
+    /// Does its state fit into two numbers?
     pub fn packs(&self) -> bool {
         with_packed!(&self.shape, _a => Some(())).is_some()
     }
 
-    /// The state as two numbers, if they can be.
+    /// The state as two numbers, if they fit.
     pub fn pack(&self, state: &State) -> Option<Packed> {
         with_packed!(&self.shape, a => pack(a, state))
     }
 
-    /// The state that was packed by this limit.
+    /// The state that this limit packed.
     pub fn unpack(&self, packed: Packed) -> Option<State> {
         with_packed!(&self.shape, a => unpack(a, packed))
     }
 
-    /// Looks at a state without holds and, if the limit allows `cost`, charges it: the verdict and
-    /// what is left behind, as [`Limit::look`], [`Limit::charge`] and another look would say.
-    /// `None` if what is left behind cannot be packed; then nothing was decided.
+    /// Checks a state without holds and, if the limit allows `cost`, charges it. Returns the
+    /// verdict and the new state, as [`Limit::look`], [`Limit::charge`] and another look would give
+    /// them. `None` if the new state cannot be packed; nothing is decided then.
     ///
-    /// What is left behind is to be kept even if it was denied: the clock may have stepped back.
+    /// Store the new state even if the request was denied: the clock may have stepped back.
     pub fn decide(
         &self,
         state: Option<Packed>,
@@ -71,9 +70,9 @@ impl Limit {
         with_packed!(&self.shape, a => decide(a, capacity, state, at, cost.get()))
     }
 
-    /// [`decide`](Self::decide) about a state that is there and a cost that is not nothing, by a bucket that
-    /// counts microseconds: what most checks are, and small enough to be compiled into its caller. `None`
-    /// where it is not that simple; then nothing was decided.
+    /// Fast path of [`decide`](Self::decide) for an existing state, a cost above zero and a bucket
+    /// that counts microseconds. This covers most checks and is small enough to be inlined. `None`
+    /// in all other cases; nothing is decided then.
     #[inline(always)]
     pub fn decide_plainly(
         &self,
@@ -111,11 +110,11 @@ fn decide<A: Arithmetic>(
         None => cost <= capacity,
     };
     let takes = fits && cost > 0;
-    // What fits need not wait.
+    // A cost that fits need not wait.
     let retry_after = match &state {
         _ if takes => Wait::NONE,
         _ if cost.max(1) > capacity => Wait::Never,
-        Some(state) => Wait::For(algorithm.wait(state, at, cost.max(1))),
+        Some(state) => Wait::For(algorithm.wait(state, at, capacity - cost.max(1))),
         None => Wait::NONE,
     };
     let mut delay = Micros::ZERO;

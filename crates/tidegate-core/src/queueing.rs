@@ -1,12 +1,12 @@
-//! How long it takes at least until a whole queue of callers has passed.
+//! A lower bound of the wait behind other callers.
 
-use crate::fixed::{Fixed, Window};
+use crate::fixed::{FixedWindow, Window};
 use crate::shape::Shape;
 use crate::{Cost, Limit, Micros};
 
 impl Limit {
-    /// Splits `cost`, and what those `ahead` of it want, into a first part, to
-    /// [look](Self::look) for, and a rest, to ask [`at_least`](Self::at_least) about.
+    /// Splits `cost` and the cost `ahead` of it into a first part, to be passed to
+    /// [`look`](Self::look), and a rest, to be passed to [`at_least`](Self::at_least).
     pub fn split(&self, cost: Cost, ahead: u64) -> (Cost, u64) {
         let capacity = self.capacity().max(1);
         let wanted = cost.get().saturating_add(ahead);
@@ -20,8 +20,8 @@ impl Limit {
         (Cost::total(first), wanted - first)
     }
 
-    /// How long it takes at least until `rest` has passed as well, if the first part has to wait
-    /// for `wait`. Exact for those who come one by one and each take one; never too long.
+    /// The minimal time until `rest` has passed too, if the first part has to wait for `wait`.
+    /// Exact for callers that take one permit each, one by one; never too long.
     pub fn at_least(&self, wait: Micros, rest: u64) -> Micros {
         let times = |n: u64, span: u64| Micros::saturating_from(u128::from(n) * u128::from(span));
         let fills = rest / self.capacity().max(1);
@@ -34,10 +34,10 @@ impl Limit {
                 Micros::saturating_from(ticks * u128::from(bucket.tick.span().get()))
             }
             Shape::Steps(steps) if steps.amount > 0 => times(rest / steps.amount, steps.every),
-            // The present window may end at once.
-            Shape::Fixed(Fixed { window: Window::Aligned(w) | Window::FirstHit(w), .. }) => {
-                times(if wait == Micros::ZERO { fills.saturating_sub(1) } else { fills }, *w)
-            }
+            // The present window may end now.
+            Shape::Fixed(FixedWindow {
+                window: Window::Aligned(w) | Window::FirstHit(w), ..
+            }) => times(if wait == Micros::ZERO { fills.saturating_sub(1) } else { fills }, *w),
             Shape::Logged(logged) => {
                 let grains = fills.saturating_mul(logged.window);
                 let whole = if wait == Micros::ZERO { logged.grain - 1 } else { 0 };
@@ -55,7 +55,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    /// Asks as a queue does: `ahead` before it, the first part waits `wait`.
+    /// Estimates for a caller with `ahead` permits in front, if the first part waits for `wait`.
     fn at_least(limit: &str, cost: u32, ahead: u64, wait: u64) -> (u64, u64) {
         let limit: Limit = limit.parse().unwrap();
         let (first, rest) = limit.split(cost.into(), ahead);
@@ -63,31 +63,31 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_takes_at_least_as_long_as_its_limit_lets_it() {
+    fn the_estimate_is_what_the_limit_allows_at_best() {
         for (limit, cost, ahead, wait, first, least) in [
-            // A bucket lets its burst pass together, and the rest at its rate.
+            // A bucket allows its burst at once, and the rest at its rate.
             ("10/s", 1, 3, 7, 4, 7),
             ("10/s", 1, 9, 7, 10, 7),
             ("10/s", 1, 14, 7, 10, 7 + SECOND / 2),
             ("10/s", 5, 20, 0, 10, 3 * SECOND / 2),
             ("3/s", 1, 3, 0, 3, 333_333),
             ("0/s", 1, 5, 9, 1, 9),
-            // Steps bring their amount at once.
+            // A step adds its amount at once.
             ("5/s burst 10 every 1s", 1, 10, 3, 10, 3),
             ("5/s burst 10 every 1s", 1, 14, 3, 10, 3 + SECOND),
             ("5/s burst 10 every 1s", 1, 18, 3, 10, 3 + SECOND),
             ("1/s burst 10 every 1s", 1, 14, 3, 10, 3 + 5 * SECOND),
             ("0/s every 1s", 1, 18, 3, 1, 3),
-            // A queue gives each its turn.
+            // A queue delays each request.
             ("leaky-bucket 10/s capacity 5 queue", 2, 3, 4, 2, 4 + 3 * SECOND / 10),
-            // A window lets its count pass, then the next one.
+            // A window allows its count, then the next window.
             ("fixed-window 10/1s", 1, 9, 5, 10, 5),
             ("fixed-window 10/1s", 1, 10, 5, 1, 5 + SECOND),
             ("fixed-window 10/1s", 1, 10, 0, 1, 0),
             ("fixed-window 10/1s", 1, 25, 0, 6, SECOND),
             ("fixed-window 10/1s first-hit", 1, 25, 5, 6, 5 + 2 * SECOND),
             ("fixed-window 10/d", 1, 25, 5, 6, 5),
-            // A log lets none pass before the one that stood a whole count before it has left.
+            // A log allows none before the charge one whole count earlier has left.
             ("sliding-log 10/1s", 1, 9, 5, 10, 5),
             ("sliding-log 10/1s", 1, 10, 5, 1, 5 + SECOND),
             ("sliding-log 10/1s", 1, 10, 0, 1, SECOND),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_has_no_edge_to_fall_from() {
+    fn an_estimate_saturates_at_the_extremes() {
         for limit in ["1/us", "1/36500d", "fixed-window 1/36500d", "sliding-log 1/36500d", "0/s"] {
             let limit: Limit = limit.parse().unwrap();
             for ahead in [0, 1, u64::MAX] {

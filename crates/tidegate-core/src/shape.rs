@@ -1,4 +1,4 @@
-//! The numbers behind a limit, derived once when it is built.
+//! The numbers of a limit, derived when it is built.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,27 +6,27 @@ use alloc::vec::Vec;
 use crate::approximate::Approximate;
 use crate::bucket::Bucket;
 use crate::concurrency::Concurrency;
-use crate::draft::{Draft, default_precision};
-use crate::fixed::{Fixed, Window};
-use crate::invalid::{InvalidLimit, Part};
-use crate::log::Logged;
+use crate::draft::{LimitBuilder, default_precision};
+use crate::fixed::{FixedWindow, Window};
+use crate::invalid::{InvalidLimit, LimitField};
+use crate::log::SlidingLog;
 use crate::steps::Steps;
 use crate::{Algorithm, Limit, Micros, Span};
 
-/// The numbers of each algorithm, derived when the limit is built.
+/// The numbers of each algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     Bucket(Bucket),
     Steps(Steps),
-    Fixed(Fixed),
-    Logged(Logged),
+    Fixed(FixedWindow),
+    Logged(SlidingLog),
     Approximate(Approximate),
     Concurrency(Concurrency),
 }
 
 impl Shape {
-    /// The numbers behind a canonical draft.
-    pub(crate) fn new(draft: &Draft) -> Result<Self, InvalidLimit> {
+    /// The numbers of a canonical builder.
+    pub(crate) fn new(draft: &LimitBuilder) -> Result<Self, InvalidLimit> {
         let count = draft.count;
         let length = draft.span.length();
         let Some(span) = length.filter(|_| !matches!(draft.span, Span::Calendar(_))) else {
@@ -34,7 +34,7 @@ impl Shape {
                 Span::Calendar(unit) => unit,
                 Span::Plain(_) => return Err(InvalidLimit::Month),
             };
-            return Ok(Self::Fixed(Fixed { limit: count, window: Window::Calendar(unit) }));
+            return Ok(Self::Fixed(FixedWindow { limit: count, window: Window::Calendar(unit) }));
         };
         let given = |span: Option<Span>| span.and_then(Span::length);
         Ok(match draft.algorithm {
@@ -42,23 +42,23 @@ impl Shape {
                 let size = draft.burst.unwrap_or(count);
                 match given(draft.every) {
                     Some(every) => Self::Steps(Steps::new(count, span, every, size)?),
-                    None => Self::Bucket(Bucket::new(count, span, size, false, Part::Burst)?),
+                    None => Self::Bucket(Bucket::new(count, span, size, false, LimitField::Burst)?),
                 }
             }
             Algorithm::LeakyBucket => {
                 let size = draft.capacity.unwrap_or(count);
-                Self::Bucket(Bucket::new(count, span, size, draft.queue, Part::Capacity)?)
+                Self::Bucket(Bucket::new(count, span, size, draft.queue, LimitField::Capacity)?)
             }
             Algorithm::FixedWindow if draft.first_hit => {
-                Self::Fixed(Fixed { limit: count, window: Window::FirstHit(span.get()) })
+                Self::Fixed(FixedWindow { limit: count, window: Window::FirstHit(span.get()) })
             }
             Algorithm::FixedWindow => {
-                Self::Fixed(Fixed { limit: count, window: Window::Aligned(span.get()) })
+                Self::Fixed(FixedWindow { limit: count, window: Window::Aligned(span.get()) })
             }
             Algorithm::SlidingLog if count > Limit::MAX_LOG => {
                 return Err(InvalidLimit::LogTooLarge);
             }
-            Algorithm::SlidingLog => Self::Logged(Logged::exact(count, span)),
+            Algorithm::SlidingLog => Self::Logged(SlidingLog::exact(count, span)),
             Algorithm::SlidingWindow if draft.approximate => {
                 Self::Approximate(Approximate::new(count, span)?)
             }
@@ -67,14 +67,14 @@ impl Shape {
                 Self::Logged(sub_windows(count, span, precision)?)
             }
             Algorithm::Concurrency => {
-                let lease = given(draft.lease).unwrap_or(Draft::DEFAULT_LEASE);
+                let lease = given(draft.lease).unwrap_or(LimitBuilder::DEFAULT_LEASE);
                 Self::Concurrency(Concurrency { limit: count, lease })
             }
         })
     }
 }
 
-fn sub_windows(count: u64, span: Micros, precision: Micros) -> Result<Logged, InvalidLimit> {
+fn sub_windows(count: u64, span: Micros, precision: Micros) -> Result<SlidingLog, InvalidLimit> {
     if precision > span {
         return Err(InvalidLimit::PrecisionTooLong);
     }
@@ -82,12 +82,12 @@ fn sub_windows(count: u64, span: Micros, precision: Micros) -> Result<Logged, In
         let finest = span.get().div_ceil(Limit::MAX_SUB_WINDOWS);
         return Err(InvalidLimit::PrecisionTooFine { finest });
     }
-    Ok(Logged::sub_windows(count, span, precision))
+    Ok(SlidingLog::sub_windows(count, span, precision))
 }
 
 impl Limit {
-    /// The number of the algorithm in stored states, and its own numbers, in the order in which
-    /// scripts take them.
+    /// The number of the algorithm in stored states, and its parameters in the order that the
+    /// scripts expect.
     pub fn numbers(&self) -> (u8, Vec<u64>) {
         match &self.shape {
             Shape::Bucket(b) => {
@@ -95,9 +95,15 @@ impl Limit {
                 (1, vec![b.tick.span().get(), b.permit, b.drain, b.size, queue])
             }
             Shape::Steps(s) => (2, vec![s.every, s.amount, s.size]),
-            Shape::Fixed(Fixed { limit, window: Window::Aligned(w) }) => (3, vec![0, *limit, *w]),
-            Shape::Fixed(Fixed { limit, window: Window::Calendar(_) }) => (3, vec![1, *limit, 0]),
-            Shape::Fixed(Fixed { limit, window: Window::FirstHit(w) }) => (3, vec![2, *limit, *w]),
+            Shape::Fixed(FixedWindow { limit, window: Window::Aligned(w) }) => {
+                (3, vec![0, *limit, *w])
+            }
+            Shape::Fixed(FixedWindow { limit, window: Window::Calendar(_) }) => {
+                (3, vec![1, *limit, 0])
+            }
+            Shape::Fixed(FixedWindow { limit, window: Window::FirstHit(w) }) => {
+                (3, vec![2, *limit, *w])
+            }
             Shape::Logged(l) => (4, vec![l.limit, l.grain, l.window]),
             Shape::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
             Shape::Concurrency(c) => (6, vec![c.limit]),
@@ -113,14 +119,14 @@ mod tests {
     fn scripts_get_these_numbers_in_this_order() {
         const DAY: u64 = Span::DAY_MICROS;
         for (limit, algorithm, numbers) in [
-            // A tick, the units of a permit, the units drained per tick, the size, whether it queues.
+            // The tick, units per permit, units drained per tick, the size, whether it queues.
             ("10/s", 1, vec![1, 100_000, 1, 10, 0]),
             ("3/s burst 10", 1, vec![1, 1_000_000, 3, 10, 0]),
             ("leaky-bucket 10/s capacity 30", 1, vec![1, 100_000, 1, 30, 0]),
             ("leaky-bucket 10/s capacity 30 queue", 1, vec![1, 100_000, 1, 30, 1]),
-            // A step, what it brings, the size.
+            // The step, what it adds, the size.
             ("10/s burst 50 every 500ms", 2, vec![500_000, 5, 50]),
-            // How the window lies, the count, its length where that is fixed.
+            // The kind of window, the count, its length if that is fixed.
             ("fixed-window 100/24h", 3, vec![0, 100, DAY]),
             ("fixed-window 100/d", 3, vec![1, 100, 0]),
             ("fixed-window 100/month tz Asia/Tokyo", 3, vec![1, 100, 0]),
@@ -128,7 +134,7 @@ mod tests {
             // The count, the grain, for how many grains a charge counts.
             ("sliding-log 5/m", 4, vec![5, 1, 60_000_000]),
             ("sliding-window 240/h precision 1m", 4, vec![240, 60_000_000, 61]),
-            // A tick, the count, the window in ticks.
+            // The tick, the count, the window in ticks.
             ("sliding-window 240/h approximate", 5, vec![1, 240, 3_600_000_000]),
             // The holders.
             ("concurrency 20 lease 45s", 6, vec![20]),

@@ -1,66 +1,66 @@
-//! A part of a limit, for one who has to count alone for a while.
+//! A fraction of a limit, for a process that counts alone while the store is unavailable.
 
-use crate::draft::Draft;
+use crate::draft::LimitBuilder;
 use crate::limit::Limit;
 use crate::shape::Shape;
 
-/// A share of a whole: one millionth to all of it.
+/// A fraction: one millionth to 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Share(u64);
+pub struct Fraction(u64);
 
-impl Share {
+impl Fraction {
     /// A half.
     pub const HALF: Self = Self(Self::WHOLE / 2);
     const WHOLE: u64 = 1_000_000;
 
-    /// So many millionths: 1 to 1,000,000.
+    /// A number of millionths: 1 to 1,000,000.
     pub const fn from_millionths(millionths: u64) -> Option<Self> {
         if millionths == 0 || millionths > Self::WHOLE { None } else { Some(Self(millionths)) }
     }
 
-    /// That much of a number, rounded down but at least 1. Of nothing it is nothing.
-    /// The share in millionths.
+    /// The fraction in millionths.
     pub const fn millionths(self) -> u64 {
         self.0
     }
 
+    /// The fraction of a number, rounded down but at least 1. Of 0 it is 0.
     fn of(self, number: u64) -> u64 {
         let part = u128::from(number) * u128::from(self.0) / u128::from(Self::WHOLE);
-        // A part of a number is no larger than the number.
+        // A fraction of a number is at most the number.
         u64::try_from(part).unwrap_or(number).max(number.min(1))
     }
 }
 
 impl Limit {
-    /// The same limit with this share of its permits: never more than that, and at least one, if it
-    /// has any.
+    /// The same limit with this fraction of its permits, rounded down, but at least one unless it
+    /// has none.
     ///
     /// ```
-    /// use tidegate_core::{Limit, Share};
-    /// let half = "100/s burst 25".parse::<Limit>()?.scaled(Share::HALF);
+    /// use tidegate_core::{Limit, Fraction};
+    /// let half = "100/s burst 25".parse::<Limit>()?.scaled(Fraction::HALF);
     /// assert_eq!(half.to_string(), "50/s burst 12");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn scaled(&self, share: Share) -> Self {
+    pub fn scaled(&self, fraction: Fraction) -> Self {
         if self.capacity() == 0 {
             return self.clone();
         }
         let (whole, grain) = match &self.shape {
             // The amount of each step has to be whole.
-            Shape::Steps(steps) => (share.of(steps.amount), self.draft.count / steps.amount),
-            _ => (share.of(self.draft.count), 1),
+            Shape::Steps(steps) => (fraction.of(steps.amount), self.draft.count / steps.amount),
+            _ => (fraction.of(self.draft.count), 1),
         };
-        let with = |count: u64, size: u64| Draft {
+        let with = |count: u64, size: u64| LimitBuilder {
             count: count * grain,
             burst: self.draft.burst.and(Some(size)),
             capacity: self.draft.capacity.and(Some(size)),
             ..self.draft.clone()
         };
-        // What is left may not be exact on any tick. A rounder count may be, and so is a burst that is
-        // small enough.
+        // The scaled numbers may be exact on no tick. A rounder count or a smaller burst may be.
         let counts = [whole, 10_u64.pow(whole.ilog10())];
-        let sizes = core::iter::successors(Some(share.of(self.capacity())), |size| Some(size / 2));
+        let sizes =
+            core::iter::successors(Some(fraction.of(self.capacity())), |size| Some(size / 2));
         let mut candidates = sizes.take(64).flat_map(|size| counts.map(|count| with(count, size)));
         candidates.find_map(|draft| draft.build().ok()).unwrap_or_else(|| self.clone())
     }
@@ -73,11 +73,11 @@ mod tests {
 
     fn scaled(limit: &str, millionths: u64) -> alloc::string::String {
         let limit: Limit = limit.parse().unwrap();
-        limit.scaled(Share::from_millionths(millionths).unwrap()).to_string()
+        limit.scaled(Fraction::from_millionths(millionths).unwrap()).to_string()
     }
 
     #[test]
-    fn a_share_of_a_limit_is_rounded_down_and_at_least_one() {
+    fn a_fraction_of_a_limit_is_rounded_down_and_at_least_one() {
         for (limit, millionths, expected) in [
             ("100/s", 500_000, "50/s"),
             ("101/s", 500_000, "50/s"),
@@ -97,9 +97,9 @@ mod tests {
             ("sliding-window 9/h approximate", 1_000_000, "sliding-window 9/h approximate"),
             ("concurrency 20 lease 10s", 500_000, "concurrency 10 lease 10s"),
             ("100/s", 1, "1/s"),
-            // 28799 a day would be counted in too small pieces for such a burst.
+            // The units of 28799 per day are too small for this burst.
             ("86400/d burst 1099511627776", 333_333, "10000/d burst 366503509421"),
-            // And here no count is round enough, so the burst shrinks.
+            // No count is round enough here, so the burst shrinks.
             ("86399/86399s burst 35184372088832", 500_000, "43199/86399s burst 34359738368"),
         ] {
             assert_eq!(scaled(limit, millionths), expected, "{limit} {millionths}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_share_of_every_limit_and_it_is_never_more() {
+    fn every_limit_can_be_scaled_and_never_grows() {
         let mut seed = 7_u64;
         let mut next = |below: u64| {
             seed = seed
@@ -123,11 +123,11 @@ mod tests {
             let Ok(limit) = alloc::format!("{count}/{span}ms burst {size}").parse::<Limit>() else {
                 continue;
             };
-            let share = Share::from_millionths(1 + next(1_000_000)).unwrap();
-            let scaled = limit.scaled(share);
-            let most = |whole: u64| (whole * share.0 / Share::WHOLE).max(1);
-            assert!(scaled.capacity() <= most(limit.capacity()), "{limit} {share:?} {scaled}");
-            assert!(scaled.draft.count <= most(limit.draft.count), "{limit} {share:?} {scaled}");
+            let fraction = Fraction::from_millionths(1 + next(1_000_000)).unwrap();
+            let scaled = limit.scaled(fraction);
+            let most = |whole: u64| (whole * fraction.0 / Fraction::WHOLE).max(1);
+            assert!(scaled.capacity() <= most(limit.capacity()), "{limit} {fraction:?} {scaled}");
+            assert!(scaled.draft.count <= most(limit.draft.count), "{limit} {fraction:?} {scaled}");
             assert_eq!(scaled.draft.span, limit.draft.span);
             tried += 1;
         }
@@ -135,9 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_more_than_nothing_and_no_more_than_all() {
-        assert_eq!(Share::from_millionths(0), None);
-        assert_eq!(Share::from_millionths(1_000_001), None);
-        assert_eq!(Share::from_millionths(500_000), Some(Share::HALF));
+    fn a_fraction_is_above_zero_and_at_most_one() {
+        assert_eq!(Fraction::from_millionths(0), None);
+        assert_eq!(Fraction::from_millionths(1_000_001), None);
+        assert_eq!(Fraction::from_millionths(500_000), Some(Fraction::HALF));
     }
 }

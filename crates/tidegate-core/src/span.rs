@@ -1,10 +1,10 @@
-//! The span of a limit: a length of time, or a page of the calendar.
+//! The span of a limit: a length of time, or a calendar unit.
 
 use core::time::Duration;
 
 use crate::Micros;
 
-/// A page of the calendar. Its length varies with months and daylight saving.
+/// A calendar unit. Its length varies with months and daylight saving.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CalendarUnit {
     /// From midnight to midnight.
@@ -17,8 +17,8 @@ pub enum CalendarUnit {
 
 /// The span of a limit.
 ///
-/// `1d`, `1w` and `1month` name pages of the calendar, which is what they mean to a fixed window;
-/// every other algorithm takes a day for 24 hours and a week for seven days, and refuses a month.
+/// `1d`, `1w` and `1month` are calendar units for a fixed window. All other algorithms use 24 hours
+/// for a day and seven days for a week, and refuse a month.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Span {
     /// A length of time.
@@ -45,7 +45,7 @@ impl Span {
 
     pub(crate) const DAY_MICROS: u64 = 86_400_000_000;
 
-    /// The length, where it is always the same.
+    /// The length, if it is fixed.
     pub const fn length(self) -> Option<Micros> {
         match self {
             Self::Plain(length) => Some(length),

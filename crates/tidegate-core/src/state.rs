@@ -1,24 +1,24 @@
-//! What is remembered between two requests.
+//! The state of a limit for one key.
 
-use crate::approximate::Pair;
-use crate::bucket::Level;
-use crate::fixed::Count;
+use crate::approximate::CounterPair;
+use crate::bucket::BucketLevel;
+use crate::fixed::WindowCount;
 use crate::log::Log;
 use crate::steps::Stepped;
 
-/// What a limit remembers about one key. No state means an unused key.
+/// What a limit stores for one key. No state means an unused key.
 ///
-/// A state belongs to the limit that made it; when the limit changes, it has to be
-/// [carried](crate::Limit::carry) over. Another algorithm's state counts as none.
+/// A state belongs to the limit that made it. When the limit changes, it has to be
+/// [carried](crate::Limit::carry) over. The state of another algorithm counts as none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct State(pub(crate) Kind);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    Level(Level),
+    Level(BucketLevel),
     Stepped(Stepped),
-    Count(Count),
-    Pair(Pair),
+    Count(WindowCount),
+    Pair(CounterPair),
     Log(Log),
 }
 
@@ -32,7 +32,7 @@ impl State {
     }
 }
 
-/// Ties an algorithm's own state to its place in [`Kind`].
+/// Maps the state of an algorithm to its variant of [`Kind`].
 macro_rules! state_is {
     ($state:ident as $kind:ident) => {
         type State = $state;
@@ -63,7 +63,7 @@ mod tests {
     use crate::{Cost, Limit, Micros, Moment};
 
     #[test]
-    fn only_a_log_lives_on_the_heap() {
+    fn only_a_log_uses_the_heap() {
         for (limit, is_log) in [
             ("5/s", false),
             ("5/s every 1s", false),

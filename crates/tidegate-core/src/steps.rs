@@ -6,7 +6,7 @@ use crate::packed::Packed;
 use crate::state::state_is;
 use crate::{Micros, Moment};
 
-/// A bucket that gets `amount` permits back at every multiple of `every`.
+/// A bucket that is refilled with `amount` permits at every multiple of `every`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Steps {
     pub(crate) every: u64,
@@ -42,7 +42,7 @@ impl Steps {
         at.now().get() / self.every
     }
 
-    /// The span until consumption is down to `used`, which it is not now.
+    /// The span until consumption is down to `used`; it must be higher now.
     fn until(&self, state: &Stepped, used: u64, at: &Moment) -> Micros {
         let step = state.step + state.used.saturating_sub(used).div_ceil(self.amount.max(1));
         let instant = u128::from(step) * u128::from(self.every);
@@ -58,9 +58,8 @@ impl Arithmetic for Steps {
         state.used.saturating_sub(steps.saturating_mul(self.amount))
     }
 
-    fn wait(&self, state: &Stepped, at: &Moment, permits: u64) -> Micros {
-        let room_at = self.size - permits;
-        if self.used(state, at) <= room_at { Micros::ZERO } else { self.until(state, room_at, at) }
+    fn wait(&self, state: &Stepped, at: &Moment, target: u64) -> Micros {
+        if self.used(state, at) <= target { Micros::ZERO } else { self.until(state, target, at) }
     }
 
     fn reset_after(&self, state: &Stepped, at: &Moment) -> Micros {

@@ -9,13 +9,13 @@ use core::time::Duration;
 /// Always below 2^53, so that the same number is exact as a double in Redis's Lua. Anything
 /// larger becomes [`Micros::MAX`], some 285 years.
 //
-// The number is kept with one added, so that it is never 0: a wait that may be for ever is no larger
-// than a span, and answers are small enough to be moved without a thought.
+// The number is stored plus one, so that it is never 0: then `Wait` is as small as a span, and
+// verdicts are cheap to move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(NonZeroU64);
 
 impl Micros {
-    /// No time at all, or the epoch.
+    /// The epoch, or a span of no length.
     pub const ZERO: Self = Self(NonZeroU64::MIN);
     /// The last instant and the longest span: 2^53 - 1.
     pub const MAX: Self = Self::new(u64::MAX);
@@ -23,8 +23,8 @@ impl Micros {
     /// `micros` microseconds, or [`Micros::MAX`] if that is less.
     #[inline]
     pub const fn new(micros: u64) -> Self {
-        const MOST: u64 = (1 << 53) - 1;
-        Self(NonZeroU64::MIN.saturating_add(if micros > MOST { MOST } else { micros }))
+        const MAX: u64 = (1 << 53) - 1;
+        Self(NonZeroU64::MIN.saturating_add(if micros > MAX { MAX } else { micros }))
     }
 
     /// `millis` milliseconds.
@@ -74,10 +74,60 @@ impl From<Micros> for Duration {
     }
 }
 
-/// Rounds up to a whole microsecond: a wait is never cut short.
+/// Rounds up to a whole microsecond, so that a wait is never shortened.
 impl From<Duration> for Micros {
     fn from(span: Duration) -> Self {
         Self::saturating_from(span.as_nanos().div_ceil(1_000))
+    }
+}
+
+/// For people: three digits below a minute, then the two largest units: `1.38ms`, `54s`, `15h 1m`.
+/// Rounded up, so that a wait is never too short.
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MS: u64 = 1_000;
+        const S: u64 = 1_000 * MS;
+        const MIN: u64 = 60 * S;
+        const H: u64 = 60 * MIN;
+        const D: u64 = 24 * H;
+        /// Up to which span it is rounded to which step.
+        const STEPS: [(u64, u64); 8] = [
+            (MS, 1),
+            (10 * MS, MS / 100),
+            (100 * MS, MS / 10),
+            (S, MS),
+            (10 * S, S / 100),
+            (MIN, S / 10),
+            (H, S),
+            (D, MIN),
+        ];
+        let micros = self.get();
+        let step = STEPS.iter().find(|(end, _)| micros < *end).map_or(H, |(_, step)| *step);
+        let micros = micros.div_ceil(step) * step;
+        let (unit, name, part, part_name) = match micros {
+            0 => return f.write_str("0s"),
+            1..MS => return write!(f, "{micros}us"),
+            MS..S => return decimal(f, micros, MS, "ms"),
+            S..MIN => return decimal(f, micros, S, "s"),
+            MIN..H => (MIN, "m", S, "s"),
+            H..D => (H, "h", MIN, "m"),
+            _ => (D, "d", H, "h"),
+        };
+        write!(f, "{}{name}", micros / unit)?;
+        match micros % unit / part {
+            0 => Ok(()),
+            parts => write!(f, " {parts}{part_name}"),
+        }
+    }
+}
+
+/// `micros` in a unit, with up to two decimals, and none that are zero.
+fn decimal(f: &mut fmt::Formatter<'_>, micros: u64, unit: u64, name: &str) -> fmt::Result {
+    let (whole, hundredths) = (micros / unit, micros % unit / (unit / 100));
+    match (hundredths / 10, hundredths % 10) {
+        (0, 0) => write!(f, "{whole}{name}"),
+        (tenths, 0) => write!(f, "{whole}.{tenths}{name}"),
+        _ => write!(f, "{whole}.{hundredths:02}{name}"),
     }
 }
 
@@ -87,7 +137,7 @@ impl fmt::Debug for Micros {
     }
 }
 
-/// The grain on which a limit counts time: the finest one on which its numbers stay exact.
+/// The resolution on which a limit counts time: the finest on which its numbers stay exact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tick {
     /// One microsecond.
@@ -111,8 +161,8 @@ impl Tick {
         })
     }
 
-    // By constants: a division by a number that is not known beforehand takes longer than all the
-    // rest of a decision.
+    // Divisions by constants: a division by a variable would take longer than the rest of a
+    // decision.
     #[inline]
     pub(crate) const fn floor(self, now: Micros) -> u64 {
         match self {
@@ -145,8 +195,8 @@ impl Tick {
 
 /// The instant of a call, and the calendar window around it where one is needed.
 ///
-/// Only a limit per calendar day, week or month looks at the window. Without one it reckons in UTC;
-/// for another zone the caller passes the boundaries, since this crate has no zone data.
+/// Only a limit per calendar day, week or month uses the window. Without one, UTC is used. For
+/// another zone the caller passes the boundaries, because this crate has no zone data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     now: Micros,
@@ -174,8 +224,8 @@ impl Moment {
         self.window
     }
 
-    /// Another instant. It keeps the window if it lies inside; a later one is taken to lie in a
-    /// window that has just begun where this one ends, an earlier one in the window before.
+    /// Another instant. The window is kept if the instant lies inside. A later instant gets a
+    /// window that begins where this one ends, an earlier one the window before.
     pub(crate) fn moved_to(&self, now: Micros) -> Self {
         let window = self.window.map(|(start, end)| {
             let length = end.saturating_sub(start);
@@ -199,10 +249,43 @@ impl From<Micros> for Moment {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     fn within(now: u64, start: u64, end: u64) -> Option<Moment> {
         Moment::within(Micros::new(now), Micros::new(start), Micros::new(end))
+    }
+
+    #[test]
+    fn a_span_is_displayed_in_three_digits_or_two_units_and_never_too_short() {
+        for (micros, displayed) in [
+            (0, "0s"),
+            (1, "1us"),
+            (999, "999us"),
+            (1_000, "1ms"),
+            (1_373, "1.38ms"),
+            (1_500, "1.5ms"),
+            (9_999, "10ms"),
+            (59_951, "60ms"),
+            (150_000, "150ms"),
+            (999_001, "1s"),
+            (1_500_000, "1.5s"),
+            (4_990_001, "5s"),
+            (12_340_000, "12.4s"),
+            (59_951_000, "1m"),
+            (60_000_000, "1m"),
+            (61_000_000, "1m 1s"),
+            (149_000_000, "2m 29s"),
+            (3_599_000_001, "1h"),
+            (54_005_528_000, "15h 1m"),
+            (86_400_000_000, "1d"),
+            (93_600_000_000, "1d 2h"),
+            (172_799_000_000, "2d"),
+            (u64::MAX, "104250d"),
+        ] {
+            assert_eq!(Micros::new(micros).to_string(), displayed, "{micros}");
+        }
     }
 
     #[test]
@@ -211,7 +294,7 @@ mod tests {
             assert_eq!(within(now, 100, 200).is_some(), inside, "{now}");
         }
         for now in 99..=101 {
-            assert_eq!(within(now, 100, 100), None, "nothing lies in an empty window");
+            assert_eq!(within(now, 100, 100), None, "an empty window contains no instant");
         }
     }
 

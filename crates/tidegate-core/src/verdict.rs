@@ -1,15 +1,15 @@
-//! What a limit says about one request.
+//! The verdict of one limit about one request.
 
 use core::fmt;
 
 use crate::Micros;
 
-/// How long until something fits.
+/// How long until a cost fits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Wait {
     /// After this span, exact on the limit's tick; zero means now.
     For(Micros),
-    /// However long one waits: the cost is larger than the limit.
+    /// At no time: the cost is larger than the limit.
     Never,
 }
 
@@ -17,7 +17,7 @@ impl Wait {
     /// It fits now.
     pub const NONE: Self = Self::For(Micros::ZERO);
 
-    /// The span to wait, unless it is for ever.
+    /// The span to wait, unless it is never.
     pub const fn span(self) -> Option<Micros> {
         match self {
             Self::For(span) => Some(span),
@@ -26,46 +26,46 @@ impl Wait {
     }
 }
 
-/// As a duration, like `250ms` or `1.5s`, or `never`.
+/// As [`Micros`] is displayed, or `never`.
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::For(span) => write!(f, "{:?}", core::time::Duration::from(*span)),
+            Self::For(span) => span.fmt(f),
             Self::Never => f.write_str("never"),
         }
     }
 }
 
-/// What became of the request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// It may pass.
+    /// It is allowed.
     Allow,
-    /// It may not pass now, but after this span, if nobody else comes first.
+    /// It is denied now, and allowed after this span if no other request is charged first.
     RetryAfter(Micros),
-    /// It can never pass: it costs more than the whole limit.
+    /// It is never allowed: it costs more than the whole limit.
     Never,
 }
 
-/// One limit's answer to one request.
+/// The verdict of one limit about one request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Verdict {
-    /// May it pass? A peek (cost 0) may, unless the limit is in debt.
+    /// Is it allowed? A peek (cost 0) is, unless the limit is in debt.
     pub allowed: bool,
     /// When the cost would fit, or a cost of 1 for a peek; [`Wait::NONE`] if it does now.
     pub retry_after: Wait,
-    /// How long an allowed request must wait for the turn it was given; only a queue sets it.
+    /// How long an allowed request is delayed; only a queue sets it.
     pub delay: Micros,
-    /// The most that fits at once.
+    /// The capacity of the limit.
     pub limit: u64,
     /// What is left, rounded down.
     pub remaining: u64,
-    /// Until the state equals that of an unused key.
+    /// Time until the limit is fully recovered.
     pub reset_after: Micros,
 }
 
 impl Verdict {
-    /// The verdict in one word.
+    /// The verdict as one value.
     pub const fn outcome(&self) -> Outcome {
         match (self.allowed, self.retry_after) {
             (true, _) => Outcome::Allow,

@@ -1,14 +1,14 @@
-//! The attribute's arguments as they are written.
+//! The attribute's arguments as written.
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::{Error, Expr, LitStr, Path, Result, Token};
 
-/// The names of arguments, in the order in which an error lists them.
+/// Argument names, in the order of the error message that lists them.
 const NAMES: [&str; 8] = ["key", "cost", "wait", "or", "limiter", "rule", "name", "crate"];
 
-/// What stands between the parentheses.
+/// The text between the parentheses.
 #[derive(Default)]
 pub(crate) struct Args {
     pub(crate) limits: Vec<LitStr>,
@@ -69,7 +69,7 @@ impl Args {
     }
 }
 
-/// Says what is missing, rather than what a parser would have liked to see.
+/// Names the missing comma, instead of the tokens that a parser expects.
 fn comma(input: ParseStream<'_>) -> Result<()> {
     if !input.peek(Token![,]) {
         return Err(input.error("expected a comma between arguments"));
@@ -77,24 +77,24 @@ fn comma(input: ParseStream<'_>) -> Result<()> {
     input.parse::<Token![,]>().map(|_| ())
 }
 
-fn set<T>(place: &mut Option<T>, name: &Ident, value: T) -> Result<()> {
-    match place.replace(value) {
+fn set<T>(slot: &mut Option<T>, name: &Ident, value: T) -> Result<()> {
+    match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Error::new(name.span(), format!("`{name}` is given twice; leave one out"))),
+        Some(_) => Err(Error::new(name.span(), format!("duplicate argument `{name}`"))),
     }
 }
 
-/// A name is part of the program, so that it is written out.
+/// A name must be a literal, so that it is known at compile time.
 fn literal(input: ParseStream<'_>, example: &str, name: &Ident) -> Result<LitStr> {
-    let wrong = |at: Span| Error::new(at, format!("write the {name} in quotes: \"{example}\""));
-    input.parse().map_err(|error: Error| wrong(error.span()))
+    let invalid = |at: Span| Error::new(at, format!("write the {name} in quotes: \"{example}\""));
+    input.parse().map_err(|error: Error| invalid(error.span()))
 }
 
 fn unknown(name: &Ident, spelled: &str) -> Error {
-    let what_to_do = match (spelled, tidegate_core::closest(spelled, NAMES.into_iter())) {
+    let advice = match (spelled, tidegate_core::did_you_mean(spelled, NAMES.into_iter())) {
         ("limit" | "limits" | "rate", _) => "write the limit by itself, as in \"5/min\"".into(),
         (_, Some(known)) => format!("did you mean `{known}`?"),
         (_, None) => format!("use one of {}", NAMES.join(", ")),
     };
-    Error::new(name.span(), format!("unknown argument `{spelled}`; {what_to_do}"))
+    Error::new(name.span(), format!("unknown argument `{spelled}`; {advice}"))
 }

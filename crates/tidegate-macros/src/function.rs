@@ -1,13 +1,13 @@
-//! The function under the attribute: what has to be known about it, and its parts.
+//! The item under the attribute: an async function and its parts.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use syn::parse::{Parse, ParseStream};
 use syn::{Attribute, Error, Result, ReturnType, Signature, Token, Type, Visibility};
 
-/// An async function. What stands before the body stays as it was written.
+/// An async function. Everything before the body stays as written.
 pub(crate) struct Function {
     pub(crate) head: TokenStream,
-    /// `#![..]` at the beginning of the body.
+    /// `#![..]` at the start of the body.
     pub(crate) inner_attributes: TokenStream,
     pub(crate) body: Group,
     pub(crate) name: Ident,
@@ -25,15 +25,15 @@ impl Function {
             return Err(Error::new(Span::call_site(), reason));
         }
         let Some(body) = body else {
-            let reason = "there is no body to limit; put this on the function that has one";
+            let reason = "function has no body; use the attribute on the implementation";
             return Err(Error::new(Span::call_site(), reason));
         };
         let head: TokenStream = trees.into_iter().collect();
-        let Head { attributes, signature } = syn::parse2(head.clone())?;
+        let FnSignature { attributes, signature } = syn::parse2(head.clone())?;
         if signature.asyncness.is_none() {
             return Err(Error::new_spanned(
                 signature.fn_token,
-                "rate_limit needs an `async fn`, since asking may take time; make it async, or \
+                "rate_limit needs an `async fn`, since a check may wait; make it async, or \
                  call `Limiter::check_now` in its body",
             ));
         }
@@ -42,7 +42,7 @@ impl Function {
         Ok(Self { head, inner_attributes, body, name, output, attributes })
     }
 
-    /// Is there another attribute of this name on it?
+    /// Whether the function has another attribute of this name.
     pub(crate) fn has_attribute(&self, name: &str) -> bool {
         let is = |attribute: &Attribute| {
             attribute.path().segments.last().is_some_and(|segment| segment.ident == name)
@@ -50,7 +50,7 @@ impl Function {
         self.attributes.iter().any(is)
     }
 
-    /// Refuses a function that clearly cannot return an error. What may be another name for a
+    /// Refuses a function that clearly cannot return an error. A type that may be an alias of
     /// `Result` is left to the compiler.
     pub(crate) fn check_returns_result(&self) -> Result<()> {
         let advice = "without an `or` it has to return a Result<_, E> with \
@@ -70,12 +70,12 @@ impl Function {
 }
 
 /// Everything before the body.
-struct Head {
+struct FnSignature {
     attributes: Vec<Attribute>,
     signature: Signature,
 }
 
-impl Parse for Head {
+impl Parse for FnSignature {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         let attributes = input.call(Attribute::parse_outer)?;
         input.parse::<Visibility>()?;
@@ -86,7 +86,7 @@ impl Parse for Head {
     }
 }
 
-/// The tokens, also from within the invisible group of a whole item from another macro.
+/// The tokens, also of an item in an invisible group, as another macro produces it.
 fn flat(item: TokenStream) -> Vec<TokenTree> {
     let trees: Vec<TokenTree> = item.into_iter().collect();
     match &trees[..] {
@@ -95,7 +95,7 @@ fn flat(item: TokenStream) -> Vec<TokenTree> {
     }
 }
 
-/// The block, also from within the invisible group that it has as an argument of another macro.
+/// The block, also in an invisible group, as a macro argument has it.
 fn braces(tree: TokenTree) -> Option<Group> {
     let TokenTree::Group(group) = tree else { return None };
     match group.delimiter() {
@@ -108,7 +108,7 @@ fn braces(tree: TokenTree) -> Option<Group> {
     }
 }
 
-/// The body's inner attributes, and the body without them.
+/// The body's inner attributes, and the rest of the body.
 fn split(body: Group) -> (TokenStream, Group) {
     let mut trees: Vec<TokenTree> = body.stream().into_iter().collect();
     let mut end = 0;
@@ -124,7 +124,7 @@ fn split(body: Group) -> (TokenStream, Group) {
     (trees.into_iter().collect(), without)
 }
 
-/// Not by any name that people give to a `Result`.
+/// Whether the type is certainly not a `Result`.
 fn is_no_result(output: &Type) -> bool {
     const OTHERS: [&str; 22] = [
         "bool", "char", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64",

@@ -1,29 +1,29 @@
-//! The attribute `#[rate_limit(..)]` of [`tidegate`](https://docs.rs/tidegate), which has it as
-//! `tidegate::rate_limit` under its feature `macros`. See [`macro@rate_limit`].
+//! The attribute `#[rate_limit(..)]` of [`tidegate`](https://docs.rs/tidegate), which re-exports it
+//! as `tidegate::rate_limit` under its feature `macros`. See [`macro@rate_limit`].
 //!
 //! # Layout
 //!
-//! - `args`: what is written in the attribute. `gate`: what it means, checked. `notation`: the
-//!   texts among it.
-//! - `function`: what it is written on. `expand`: what becomes of that.
-//! - `faults`: errors that tell all.
+//! - `args`: the arguments as written. `attribute`: the checked arguments. `notation`: limits,
+//!   durations and names in them.
+//! - `function`: the item under the attribute. `expand`: the generated code.
+//! - `errors`: several compile errors at once.
 
 mod args;
+mod attribute;
+mod errors;
 mod expand;
-mod faults;
 mod function;
-mod gate;
 mod notation;
 
 use proc_macro::TokenStream;
 use quote::quote;
 use syn::{Error, Result};
 
-use crate::faults::Faults;
+use crate::attribute::AttributeSpec;
+use crate::errors::CompileErrors;
 use crate::function::Function;
-use crate::gate::Gate;
 
-/// Puts a limit on an async function.
+/// Limits an async function.
 ///
 /// ```
 /// use tidegate::{Limited, rate_limit};
@@ -45,30 +45,32 @@ use crate::gate::Gate;
 ///
 /// In `Cargo.toml`: `tidegate = { version = "0.1", features = ["macros"] }`.
 ///
-/// Before the body runs, the limiter is asked. If it says no, the function returns an error made
-/// from `Limited`, which tells when to come back, and the body does not run. Limits are checked when
-/// the program is compiled: `"100/s brust 20"` is an error that points at `brust` and says what to
-/// write.
+/// Before the body runs, the limiter is checked. If it denies the call, the function returns an
+/// error made from `Limited`, which carries `retry_after`, and the body does not run. Limits are
+/// parsed at compile time: `"100/s brust 20"` is an error that points at `brust` and has the
+/// correction.
 ///
 /// # Arguments
 ///
-/// | argument | what it says | without it |
+/// | argument | meaning | default |
 /// |---|---|---|
-/// | `"5/min"`, `"fixed-window 1000/d"` .. | limits, up to 16; all are charged, or none | a `rule` has to be named |
-/// | `rule = "login"` | a rule of the limiter's policy, in the place of limits | limits have to be written |
-/// | `key = user.id`, `key = (tenant, ip)` | who is counted: text, numbers, addresses, anything that is `Display`; a tuple of up to 16 parts | all callers count together |
-/// | `cost = body.len()` | how much it takes, any integer; 0 takes nothing | 1 |
-/// | `wait = "200ms"`, `wait = timeout` | waits for its turn, first come first served, at most this long; a text or a `Duration` | it is decided at once |
-/// | `or = Vec::new()` | what to return when limited; `limited` is the `tidegate::Limited` in it | the function returns a `Result<_, E>` with `E: From<Limited>` |
-/// | `limiter = &self.limiter` | who is asked: a `Limiter`, or a reference or an `Arc` of one | `Limiter::global()` |
+/// | `"5/min"`, `"fixed-window 1000/d"` .. | limits, up to 16; all are charged, or none | a `rule` is required |
+/// | `rule = "login"` | a rule of the limiter's policy, instead of limits | limits are required |
+/// | `key = user.id`, `key = (tenant, ip)` | the key to count under: text, numbers, addresses, any `Display` type; a tuple of up to 16 parts | all calls count together |
+/// | `cost = body.len()` | the cost, any integer; 0 charges nothing | 1 |
+/// | `wait = "200ms"`, `wait = timeout` | waits at most this long, first come, first served; a text or a `Duration` | no waiting |
+/// | `or = Vec::new()` | the value to return when limited; `limited` is the `tidegate::Limited` in it | the function returns a `Result<_, E>` with `E: From<Limited>` |
+/// | `limiter = &self.limiter` | a `Limiter`, or a reference or an `Arc` of one | `Limiter::global()` |
 /// | `name = "posts"` | the name of the function's rule; two functions of one name count together | its path, `shop.posts.create_post` |
-/// | `crate = path` | where `tidegate` is, if not at `::tidegate` | |
+/// | `crate = path` | the path of `tidegate` | `::tidegate` |
 ///
-/// They are expressions over the function's arguments, and over `self`. They are evaluated in each
-/// call: the limiter first, then key, cost and wait. None takes an argument away from the body.
+/// The arguments are expressions over the function's arguments and `self`. They are evaluated in
+/// each call: the limiter first, then key, cost and wait. They do not move an argument out of the
+/// body.
 ///
-/// An address counts as [`Client`](https://docs.rs/tidegate/latest/tidegate/struct.Client.html): an
-/// IPv6 address as its /64, a socket address without its port. Text is taken as it is.
+/// An address counts as its
+/// [`ClientNetwork`](https://docs.rs/tidegate/latest/tidegate/struct.ClientNetwork.html): an IPv6
+/// address as its /64, a socket address without its port. Text is used unchanged.
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -79,7 +81,8 @@ use crate::gate::Gate;
 /// }
 ///
 /// impl Search {
-///     #[rate_limit("100/s", "fixed-window 1000/d", key = (tenant, ip), limiter = &self.limiter, or = Vec::new())]
+///     #[rate_limit("100/s", "fixed-window 1000/d", key = (tenant, ip), limiter = &self.limiter,
+///         or = Vec::new())]
 ///     async fn find(&self, tenant: &str, ip: IpAddr, words: &[&str]) -> Vec<String> {
 ///         words.iter().map(|word| word.to_uppercase()).collect()
 ///     }
@@ -94,34 +97,34 @@ use crate::gate::Gate;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let search = Search { limiter: Limiter::new(Memory::default(), "1000/s".parse::<Limit>()?) };
 /// assert_eq!(search.find("acme", "::1".parse()?, &["tide"]).await, ["TIDE"]);
-/// assert_eq!(search.index(b"gate").await?, 4);
+/// assert_eq!(search.index(b"spec").await?, 4);
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// # What it does not do
+/// # Restrictions
 ///
-/// - It does not limit functions that are not async; call `Limiter::check_now` in those. What
-///   `async-trait` has rewritten is not async any more.
-/// - It does not choose what happens while a store does not answer; a named `rule` does. Waiting
-///   needs a Tokio runtime with its timer.
-/// - Two attributes on one function are two decisions: the one may be charged when the other
-///   denies. The limits of one attribute are one decision.
+/// - Only async functions can be limited; call `Limiter::check_now` in others. A function rewritten
+///   by `async-trait` is no longer async.
+/// - What happens while a store does not reply is a setting of a named `rule`, not of the
+///   attribute. Waiting needs a Tokio runtime with its timer.
+/// - Two attributes on one function are two decisions: one may be charged when the other denies.
+///   The limits of one attribute are one decision.
 /// - Time zones are looked up at run time. A limit in an unknown zone, a `rule` that the limiter
-///   does not have, a negative cost and a key of more than 1,024 bytes are each answered with
+///   does not have, a negative cost and a key of more than 1,024 bytes each return
 ///   `Limited::NoAnswer`; the body does not run.
-/// - A value of a generic type is taken as it prints, be it an address or not.
-/// - The name of a trait's method has a hash in it, which another compiler may make another. Where
-///   processes that are built differently share a store, give such a function a `name`. The same
-///   goes for functions of one name in different blocks of one function, which would count
+/// - A value of a generic type is used as printed, even if it is an address.
+/// - The rule name of a trait's method contains a hash, which may differ between compiler versions.
+///   If processes of different builds share a store, give such a function a `name`. The same
+///   applies to functions of the same name in different blocks of one function, which would count
 ///   together.
-/// - A `leaky-bucket .. queue` delays the call by itself; dropped while it waits, its turn is lost
+/// - A `leaky-bucket .. queue` delays the call; dropped while it waits, the call loses its turn,
 ///   unless there is a `wait`.
 #[proc_macro_attribute]
 pub fn rate_limit(args: TokenStream, item: TokenStream) -> TokenStream {
     let item = proc_macro2::TokenStream::from(item);
     let limited = limited(args.into(), item.clone()).unwrap_or_else(|error| {
-        // The function stays, so that nobody who calls it is blamed as well.
+        // The function stays, so that its callers compile without further errors.
         let error = error.into_compile_error();
         quote!(#error #item)
     });
@@ -132,23 +135,23 @@ fn limited(
     args: proc_macro2::TokenStream,
     item: proc_macro2::TokenStream,
 ) -> Result<proc_macro2::TokenStream> {
-    let mut faults = Faults::default();
-    let gate = faults.note(syn::parse2(args).and_then(Gate::new));
-    let function = faults.note(Function::new(item));
-    if let (Some(gate), Some(function)) = (&gate, &function) {
-        if gate.or.is_none() {
-            faults.note(function.check_returns_result());
+    let mut errors = CompileErrors::default();
+    let spec = errors.record(syn::parse2(args).and_then(AttributeSpec::new));
+    let function = errors.record(Function::new(item));
+    if let (Some(spec), Some(function)) = (&spec, &function) {
+        if spec.or.is_none() {
+            errors.record(function.check_returns_result());
         }
-        if function.has_attribute("rate_limit") && !gate.is_named() {
+        if function.has_attribute("rate_limit") && !spec.is_named() {
             let reason = "another rate_limit on the same function; give this one a `name`, so that \
                           they count apart, or write all limits into one";
-            faults.note::<()>(Err(Error::new(proc_macro2::Span::call_site(), reason)));
+            errors.record::<()>(Err(Error::new(proc_macro2::Span::call_site(), reason)));
         }
     }
-    faults.none()?;
-    // Whatever is missing has left a fault.
-    Ok(gate
+    errors.finish()?;
+    // A missing value has left an error, which was returned above.
+    Ok(spec
         .zip(function)
-        .map(|(gate, function)| expand::expand(&gate, &function))
+        .map(|(spec, function)| expand::expand(&spec, &function))
         .unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Texts in the attribute: limits, spans and names, checked while the program is compiled.
+//! Limits, durations and names in the attribute, checked at compile time.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use proc_macro2::Span;
 use syn::{Error, LitStr, Result};
 use tidegate_core::{Limit, Micros, ParseLimitError, Span as TimeSpan};
 
-/// A limit that can be put on a function.
+/// Checks a limit and returns its text.
 pub(crate) fn limit(text: &LitStr) -> Result<String> {
     let written = plain(text)?;
     let parsed = written.parse::<Limit>();
@@ -14,7 +14,7 @@ pub(crate) fn limit(text: &LitStr) -> Result<String> {
     Ok(written)
 }
 
-/// How long a call waits at most.
+/// Parses the longest wait of a call.
 pub(crate) fn wait(text: &LitStr) -> Result<Micros> {
     let written = plain(text)?;
     let span: TimeSpan = written.parse().map_err(|error| pointing(text, &written, &error))?;
@@ -22,51 +22,49 @@ pub(crate) fn wait(text: &LitStr) -> Result<Micros> {
     span.length().ok_or_else(month)
 }
 
-/// A name that a rule can have.
+/// Checks a rule name.
 pub(crate) fn rule_name(text: &LitStr) -> Result<String> {
     let name = plain(text)?;
-    let good = name.len() <= 64
+    let is_valid = name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
-    let reason = if !good {
+    let reason = if !is_valid {
         format!("rule name {name:?}; use 1 to 64 of A-Z a-z 0-9 _ . - with a letter or digit first")
     } else if ["adhoc", "throttle"].contains(&&*name) {
-        format!("the name {name:?} is kept for limits that come with a call; use another")
+        format!("the name {name:?} is reserved for ad-hoc limits; use another")
     } else {
         return Ok(name);
     };
     Err(Error::new(text.span(), reason))
 }
 
-/// The text, unless there is something behind its quotes.
+/// The text of a literal without a suffix.
 fn plain(text: &LitStr) -> Result<String> {
     match text.suffix() {
         "" => Ok(text.value()),
-        suffix => {
-            Err(Error::new(text.span(), format!("leave out the {suffix:?} behind the quotes")))
-        }
+        suffix => Err(Error::new(text.span(), format!("remove the {suffix:?} after the quotes"))),
     }
 }
 
-/// The error at the characters at fault. Where the compiler cannot be told of them, it is at the
-/// whole text, so the message points with carets as well.
+/// The error at the invalid characters. Stable compilers can only point at the whole literal, so
+/// the message has carets as well.
 fn pointing(text: &LitStr, written: &str, error: &ParseLimitError) -> Error {
     let underlined = error.underline(written);
     let message = format!("{error}\n\n  {}\n", underlined.replace('\n', "\n  "));
     Error::new(within(text, written, error.position()).unwrap_or_else(|| text.span()), message)
 }
 
-/// The place of some bytes of a text in the source. Only a nightly compiler tells it.
+/// The span of some bytes of a literal. Only nightly compilers have it.
 fn within(text: &LitStr, written: &str, bytes: Range<usize>) -> Option<Span> {
     let source = text.token().to_string();
     let start = start_of(&source, written)?;
-    // Where something is missing, the character behind it stands for it.
+    // If something is missing, the next character is marked.
     let end = bytes.end.max(bytes.start + 1);
     text.token().subspan(start + bytes.start..start + end)
 }
 
-/// Where `written` begins in the literal it is written as; `None` if it is not there letter for
-/// letter, because something in it is escaped.
+/// Start of `written` in the source of its literal; `None` if the source differs because of
+/// escapes.
 fn start_of(source: &str, written: &str) -> Option<usize> {
     let start = source.find('"')? + 1;
     let opening = source.get(..start)?;
@@ -83,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_in_its_literal_only_letter_for_letter() {
+    fn a_text_is_located_in_its_literal_only_without_escapes() {
         for (source, start) in [
             (r#""5/s""#, Some(1)),
             (r##"r"5/s""##, Some(2)),
@@ -98,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_with_the_text_carets_and_what_to_write() {
+    fn an_error_has_the_text_carets_and_a_correction() {
         let error = limit(&text(r#""100/sec0nds""#)).unwrap_err().to_string();
         let expected = "unknown unit \"sec0nds\"; write 100/s\n\n  100/sec0nds\n      ^^^^^^^\n";
         assert_eq!(error, expected);
     }
 
     #[test]
-    fn a_wait_is_a_span_of_a_fixed_length() {
+    fn a_wait_is_a_duration_of_fixed_length() {
         for (source, micros) in [
             (r#""200ms""#, Some(200_000)),
             (r#""d""#, Some(86_400_000_000)),
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_named_as_the_library_would_have_it() {
+    fn a_rule_name_is_checked_as_in_the_library() {
         let longest = "n".repeat(64);
         for name in ["login", "9", "a_b.c-d", "default", &longest] {
             assert!(rule_name(&text(&format!("{name:?}"))).is_ok(), "{name}");

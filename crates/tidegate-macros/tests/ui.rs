@@ -1,7 +1,7 @@
-//! What the compiler says about a mistake. The `.stderr` files are what the stable compiler prints;
-//! `TRYBUILD=overwrite` writes them anew. A nightly one underlines less than a whole text.
+//! Compiler errors of the macros. The `.stderr` files are the output of the stable compiler;
+//! `TRYBUILD=overwrite` rewrites them. A nightly compiler underlines less than a whole literal.
 
 #[test]
-fn a_mistake_is_told_where_it_is_and_with_what_to_do() {
+fn an_error_is_reported_at_its_position_with_a_remedy() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

@@ -1,13 +1,10 @@
-//! The ways to ask less of Redis (batches, leases, a cache of denials), and to have replicas confirm it, beside
-//! checks sent one by one, and beside commands that decide nothing.
+//! Compares batches, leases, the deny cache and confirmation by replicas with checks sent one by
+//! one and with commands that decide nothing.
 //!
-//! `cargo bench -p tidegate-redis` starts servers of its own and prints one table. All that is compared is
-//! measured in turns within one run: figures of two runs on a busy machine say nothing about each other.
+//! `cargo bench -p tidegate-redis` starts its own servers and prints one table. All candidates are
+//! measured in turns within one run: figures of two runs on a busy machine are not comparable.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark")]
-
-#[path = "../tests/support/server.rs"]
-mod server;
 
 use std::fmt::Write as _;
 use std::io::{Write as _, stdout};
@@ -17,33 +14,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use server::Server;
+use testkit::redis::RedisServer;
 use tidegate::{DenyCache, Engine, Lease, LeaseSize, Limiter, Rule};
 use tidegate_redis::{Redis, RedisBuilder};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// For each contender, in each round.
+/// For each candidate, in each round.
 const SPAN: Duration = Duration::from_millis(400);
 const ROUNDS: usize = 5;
 const KEYS: usize = 100_000;
-/// More than anybody can ask for.
+/// Never denies.
 const AMPLE: &str = "1000000000/s";
-/// How often a task lets others run that never has to wait.
-const TURN: usize = 32;
+/// A task yields after so many checks, since some candidates never wait.
+const CHECKS_PER_YIELD: usize = 32;
 
-type Asking = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// Asks once about a key.
-type Ask = Arc<dyn Fn(Arc<str>) -> Asking + Send + Sync>;
+type CheckFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Checks a key once.
+type CheckFn = Arc<dyn Fn(Arc<str>) -> CheckFuture + Send + Sync>;
 
 /// What is measured.
-struct Contender {
+struct Candidate {
     name: &'static str,
-    ask: Ask,
+    check: CheckFn,
 }
 
-/// Adding one here is all it takes; the first is what the others are compared with.
-async fn contenders(server: &Server) -> Vec<Contender> {
+/// The first one is the baseline of the ratios.
+async fn candidates(server: &RedisServer) -> Vec<Candidate> {
     let leased =
         Lease::new(DenyCache::new(build(Redis::builder(&server.url()).namespace("leased"))));
     let client = redis::Client::open(server.url()).unwrap();
@@ -68,8 +65,8 @@ async fn contenders(server: &Server) -> Vec<Contender> {
 /// The digest of `return 1`.
 const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// Those who differ where nine of ten are denied.
-fn overloaded(server: &Server, limit: &str) -> Vec<Contender> {
+/// The candidates that differ when nine of ten checks are denied.
+fn overloaded(server: &RedisServer, limit: &str) -> Vec<Candidate> {
     let batched = || build(Redis::builder(&server.url()).namespace("batched"));
     let cached = DenyCache::new(build(Redis::builder(&server.url()).namespace("cached")));
     vec![
@@ -79,10 +76,10 @@ fn overloaded(server: &Server, limit: &str) -> Vec<Contender> {
     ]
 }
 
-/// What a replica's word costs.
-fn replicated(server: &Server) -> Vec<Contender> {
+/// The cost of confirmation by a replica.
+fn replicated(server: &RedisServer) -> Vec<Candidate> {
     let confirmed_by = |replicas| {
-        build(Redis::builder(&server.url()).namespace("confirmed").confirmed_by(replicas))
+        build(Redis::builder(&server.url()).namespace("confirmed").wait_for_replicas(replicas))
     };
     vec![
         checks("batched", confirmed_by(0), AMPLE, true),
@@ -90,66 +87,66 @@ fn replicated(server: &Server) -> Vec<Contender> {
     ]
 }
 
-fn one_by_one(server: &Server, namespace: &str) -> RedisBuilder {
-    Redis::builder(&server.url()).namespace(namespace).test_unbatched()
+fn one_by_one(server: &RedisServer, namespace: &str) -> RedisBuilder {
+    Redis::builder(&server.url()).namespace(namespace).test_no_batching()
 }
 
 fn build(builder: RedisBuilder) -> Redis {
     builder.deadline(Duration::from_secs(10)).build().unwrap()
 }
 
-fn checks(name: &'static str, engine: impl Engine, limit: &str, all_pass: bool) -> Contender {
+fn checks(name: &'static str, engine: impl Engine, limit: &str, all_pass: bool) -> Candidate {
     let rule = Rule::new("bench", [limit.parse().unwrap()]).unwrap().lease(LeaseSize::Auto);
     let limiter = Limiter::with_rules(engine, [rule]).unwrap();
-    let ask = move |key: Arc<str>| -> Asking {
+    let check = move |key: Arc<str>| -> CheckFuture {
         let limiter = limiter.clone();
         Box::pin(async move {
             let decision = limiter.check(&*key).await.unwrap();
             assert!(decision.allowed() || !all_pass);
         })
     };
-    Contender { name, ask: Arc::new(ask) }
+    Candidate { name, check: Arc::new(check) }
 }
 
 fn bare(
     name: &'static str,
     connection: &MultiplexedConnection,
     cmd: impl Fn(Arc<str>) -> redis::Cmd + Send + Sync + 'static,
-) -> Contender {
+) -> Candidate {
     let connection = connection.clone();
-    let ask = move |key: Arc<str>| -> Asking {
+    let check = move |key: Arc<str>| -> CheckFuture {
         let (mut connection, cmd) = (connection.clone(), cmd(key));
         Box::pin(async move { drop(connection.send_packed_command(&cmd).await.unwrap()) })
     };
-    Contender { name, ask: Arc::new(ask) }
+    Candidate { name, check: Arc::new(check) }
 }
 
 #[tokio::main]
 async fn main() {
-    // `cargo test` runs benchmarks, too, and wants to know whether they run, not how fast.
+    // `cargo test` runs benchmarks as well, only to see that they work.
     let measures = std::env::args().any(|argument| argument == "--bench");
     let (span, rounds) = if measures { (SPAN, ROUNDS) } else { (Duration::from_millis(20), 1) };
-    let server = Server::start();
+    let server = RedisServer::start();
     server.cli(&["SCRIPT", "LOAD", "return 1"]);
-    let all = contenders(&server).await;
+    let all = candidates(&server).await;
     let keys: Arc<[Arc<str>]> = (0..KEYS).map(|key| format!("user-{key}").into()).collect();
-    let (primary, replica) = (Server::start(), Server::start());
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
     let traffic_at = |server, tasks, distinct| {
         let zipf = Zipf::new(distinct);
         Traffic { tasks, keys: Arc::clone(&keys), zipf, server, span, rounds }
     };
     let traffic = |tasks, distinct| traffic_at(&server, tasks, distinct);
     let mut one_by_one = 0.0;
-    for (what, distinct) in [("one hot key", 1), ("100,000 keys, zipf(1.0)", KEYS)] {
+    for (traffic_name, distinct) in [("one hot key", 1), ("100,000 keys, zipf(1.0)", KEYS)] {
         for tasks in [1, 64, 512] {
-            let title = format!("{what}, {tasks} tasks");
+            let title = format!("{traffic_name}, {tasks} tasks");
             let rate = traffic(tasks, distinct).compare(&title, &all).await;
             if (distinct, tasks) == (1, 64) {
                 one_by_one = rate;
             }
         }
     }
-    // A tenth of what Redis can be asked one by one.
+    // A tenth of the rate of checks sent one by one.
     let limit = format!("{}/s", (one_by_one / 10.0).max(1.0) as u64);
     for tasks in [64, 512] {
         let title = format!("one hot key, limit {limit}, {tasks} tasks");
@@ -157,9 +154,9 @@ async fn main() {
     }
     replica.replica_of(&primary);
     let both = replicated(&primary);
-    for (what, distinct) in [("one hot key", 1), ("100,000 keys, zipf(1.0)", KEYS)] {
+    for (traffic_name, distinct) in [("one hot key", 1), ("100,000 keys, zipf(1.0)", KEYS)] {
         for tasks in [1, 64, 512] {
-            let title = format!("a primary and its replica, {what}, {tasks} tasks");
+            let title = format!("a primary and its replica, {traffic_name}, {tasks} tasks");
             traffic_at(&primary, tasks, distinct).compare(&title, &both).await;
         }
     }
@@ -169,33 +166,34 @@ struct Traffic<'a> {
     tasks: u64,
     keys: Arc<[Arc<str>]>,
     zipf: Arc<Zipf>,
-    server: &'a Server,
+    server: &'a RedisServer,
     span: Duration,
     rounds: usize,
 }
 
 impl Traffic<'_> {
-    /// Prints how they compare, and returns the decisions per second of the first.
-    async fn compare(&self, title: &str, contenders: &[Contender]) -> f64 {
-        let mut totals: Vec<Total> = contenders.iter().map(|_| Total::default()).collect();
+    /// Prints the comparison, and returns the decisions per second of the first candidate.
+    async fn compare(&self, title: &str, candidates: &[Candidate]) -> f64 {
+        let mut totals: Vec<Total> = candidates.iter().map(|_| Total::default()).collect();
         for _ in 0..self.rounds {
-            for (contender, total) in contenders.iter().zip(&mut totals) {
-                self.run(contender, total).await;
+            for (candidate, total) in candidates.iter().zip(&mut totals) {
+                self.run(candidate, total).await;
             }
         }
-        say(&table(title, contenders, &mut totals));
+        print(&table(title, candidates, &mut totals));
         totals[0].rate()
     }
 
-    async fn run(&self, contender: &Contender, total: &mut Total) {
+    async fn run(&self, candidate: &Candidate, total: &mut Total) {
         let Self { server, span, .. } = *self;
-        (contender.ask)(Arc::clone(&self.keys[0])).await;
+        (candidate.check)(Arc::clone(&self.keys[0])).await;
         server.cli(&["CONFIG", "RESETSTAT"]);
         let (cpu, begun) = (cpu_micros(server), Instant::now());
         let over = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for task in 0..self.tasks {
-            let (ask, keys, zipf) = (contender.ask.clone(), self.keys.clone(), self.zipf.clone());
+            let (check, keys, zipf) =
+                (candidate.check.clone(), self.keys.clone(), self.zipf.clone());
             let over = Arc::clone(&over);
             tasks.spawn(async move {
                 let mut random = Random(task + 1);
@@ -203,9 +201,9 @@ impl Traffic<'_> {
                 while !over.load(Ordering::Relaxed) {
                     let key = Arc::clone(&keys[zipf.draw(&mut random)]);
                     let begun = Instant::now();
-                    ask(key).await;
+                    check(key).await;
                     took.push(begun.elapsed());
-                    if took.len() % TURN == 0 {
+                    if took.len() % CHECKS_PER_YIELD == 0 {
                         tokio::task::yield_now().await;
                     }
                 }
@@ -239,24 +237,24 @@ impl Total {
     }
 
     fn quantile(&self, per_mille: usize) -> f64 {
-        let place = (self.took.len() * per_mille / 1_000).min(self.took.len() - 1);
-        self.took[place].as_secs_f64() * 1e6
+        let index = (self.took.len() * per_mille / 1_000).min(self.took.len() - 1);
+        self.took[index].as_secs_f64() * 1e6
     }
 }
 
-fn table(title: &str, contenders: &[Contender], totals: &mut [Total]) -> String {
+fn table(title: &str, candidates: &[Candidate], totals: &mut [Total]) -> String {
     let mut table = format!(
         "\n{title}\n{:24}{:>10}{:>8}{:>9}{:>7}{:>9}{:>9}{:>13}{:>10}\n",
         "", "per s", "ratio", "p50 us", "ratio", "p99", "p99.9", "redis calls", "redis us"
     );
     totals.iter_mut().for_each(|total| total.took.sort_unstable());
     let (rate, p50) = (totals[0].rate(), totals[0].quantile(500));
-    for (contender, total) in contenders.iter().zip(totals) {
+    for (candidate, total) in candidates.iter().zip(totals) {
         let each = total.took.len() as f64;
         writeln!(
             table,
             "{:24}{:>10.0}{:>8.2}{:>9.0}{:>7.2}{:>9.0}{:>9.0}{:>13.3}{:>10.1}",
-            contender.name,
+            candidate.name,
             total.rate(),
             total.rate() / rate,
             total.quantile(500),
@@ -271,7 +269,7 @@ fn table(title: &str, contenders: &[Contender], totals: &mut [Total]) -> String 
     table
 }
 
-/// Of `n` keys, the k-th is drawn with a probability of 1/k, all in all 1.
+/// Of `n` keys, the k-th is drawn with a probability proportional to 1/k.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -304,15 +302,15 @@ impl Random {
     }
 }
 
-/// What the server has used of its processor.
-fn cpu_micros(server: &Server) -> f64 {
+/// CPU time of the server.
+fn cpu_micros(server: &RedisServer) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", server.pid()));
     let stat = stat.unwrap_or_default();
     stat.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(0.0) / 1e3
 }
 
-/// How many commands clients have sent since the last reset, those of tools aside.
-fn calls(server: &Server) -> u64 {
+/// The number of commands since the last reset, without those of redis-cli.
+fn calls(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let of = |name: &str| {
         let rest = stats.split_once(&format!("cmdstat_{name}:calls=")).map_or("0", |(_, r)| r);
@@ -321,6 +319,6 @@ fn calls(server: &Server) -> u64 {
     of("evalsha") + of("eval") + of("incr")
 }
 
-fn say(text: &str) {
+fn print(text: &str) {
     writeln!(stdout().lock(), "{text}").unwrap();
 }

@@ -1,4 +1,4 @@
-//! One limit, counted in Redis: whoever asks the same Redis shares the count.
+//! One limit, counted in Redis and shared by all processes that use the same Redis.
 //!
 //! `cargo run -p tidegate-redis --example basic`
 
@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let decision = limiters[process].check(&user).await?;
         let outcome = match decision.outcome() {
             Outcome::Allow => "allowed".to_string(),
-            Outcome::RetryAfter(span) => format!("denied, retry after {:?}", Duration::from(span)),
+            Outcome::RetryAfter(span) => format!("denied, retry after {span}"),
             Outcome::Never => "never".to_string(),
         };
         let left = decision.remaining();

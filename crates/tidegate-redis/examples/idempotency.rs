@@ -1,4 +1,4 @@
-//! A request that is sent again is charged once, if it brings an id.
+//! A request that is retried with the same idempotency key is charged once.
 //!
 //! `cargo run -p tidegate-redis --example idempotency`
 
@@ -18,13 +18,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for attempt in 1..=3 {
         let decision = charge(&limiter, &user, "payment-17", 4).await?;
-        let word = if decision.repeated() { "answered as before" } else { "charged" };
-        println!("payment-17, attempt {attempt}: {word}, {} left", decision.remaining());
+        let result = if decision.repeated() { "same decision as before" } else { "charged" };
+        println!("payment-17, attempt {attempt}: {result}, {} left", decision.remaining());
     }
     let decision = charge(&limiter, &user, "payment-18", 4).await?;
     println!("payment-18: charged, {} left", decision.remaining());
 
-    // The id stands for the request. Another one under it is a mistake of the caller.
+    // The id identifies the request. Another request with the same id is a bug of the caller.
     match charge(&limiter, &user, "payment-17", 5).await {
         Err(EngineError::Refused(refusal)) => println!("payment-17 at another cost: {refusal}"),
         other => println!("payment-17 at another cost: {other:?}"),
@@ -32,15 +32,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends it once more if nobody knows whether it was charged. Only an id makes that safe.
+/// Retries if it is unknown whether the request was charged. Only an idempotency key makes that
+/// safe.
 async fn charge(
     limiter: &Limiter,
     user: &str,
     id: &str,
     cost: u64,
 ) -> Result<Decision, EngineError> {
-    match limiter.check(user).cost(cost).once(id).await {
-        Err(EngineError::Ambiguous(_)) => limiter.check(user).cost(cost).once(id).await,
-        answer => answer,
+    match limiter.check(user).cost(cost).idempotency_key(id).await {
+        Err(EngineError::Ambiguous(_)) => limiter.check(user).cost(cost).idempotency_key(id).await,
+        result => result,
     }
 }

@@ -1,5 +1,5 @@
-//! Prints the script of an algorithm, or of all of them, as the engine sends it to Redis; that for many
-//! checks in one call, if the first word is `checks`.
+//! Prints the script of an algorithm, or of all of them, as the engine sends it to Redis. If the
+//! first argument is `checks`, prints the script for many checks in one call.
 //!
 //! `cargo run -p tidegate-redis --example print_script -- token-bucket > token-bucket.lua`
 
@@ -17,10 +17,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
         algorithms.push(found.ok_or_else(|| format!("no algorithm {name:?}; use {names}"))?);
     }
-    // To the byte: what is added to it would change its digest.
+    // Without a line end, which would change its digest.
     let text = match for_checks {
-        true => tidegate_redis::checks_text(&algorithms),
-        false => tidegate_redis::script_text(&algorithms),
+        true => tidegate_redis::checks_script(&algorithms),
+        false => tidegate_redis::decide_script(&algorithms),
     };
     stdout().write_all(text.as_bytes())?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Reserve what a request may cost, commit what it did; any process can, by the reservation's id.
+//! Reserve the estimated cost of a request and commit the actual one, also from another process.
 //!
 //! `cargo run -p tidegate-redis --example reserve_and_commit`
 
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     reserved.commit(312).await?;
     println!("312 committed: {} left", left(&here).await?);
 
-    // Another process has only the id.
+    // Another process needs only the id.
     let id = here.reserve(&tenant, 200).ttl(Duration::from_secs(30)).await?.keep().to_string();
     println!("200 reserved as {id}: {} left", left(&here).await?);
     elsewhere.reservation(id.parse::<HoldId>()?).commit_all().await?;

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use tidegate::{Ask, Limiter, Rule};
+use tidegate::{Limiter, Rule, RuleCheck};
 use tidegate_redis::Redis;
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,17 +21,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let run = RandomState::new().hash_one("several_rules");
     let (address, account) = (format!("address-{run:x}"), format!("account-{run:x}"));
-    let asks = [Ask::new("login", &address), Ask::new("api", &account).cost(3)];
+    let checks = [RuleCheck::new("login", &address), RuleCheck::new("api", &account).cost(3)];
     for attempt in 1..=3 {
-        let decision = limiter.check_each(&asks).await?;
-        let word = if decision.allowed() { "allowed" } else { "denied" };
-        println!("attempt {attempt}: {word}");
+        let decision = limiter.check_each(&checks).await?;
+        let result = if decision.allowed() { "allowed" } else { "denied" };
+        println!("attempt {attempt}: {result}");
         let names = ["login, 2 a minute", "login, 100 a day", "api, 10 a minute"];
         for (name, verdict) in names.into_iter().zip(&decision.verdicts) {
-            let word = if verdict.allowed { "allows" } else { "denies" };
-            println!("  {name}: {word}, {} left", verdict.remaining);
+            let result = if verdict.allowed { "allows" } else { "denies" };
+            println!("  {name}: {result}, {} left", verdict.remaining);
         }
     }
-    println!("the third attempt took nothing, from no rule");
+    println!("the third attempt charged no rule");
     Ok(())
 }

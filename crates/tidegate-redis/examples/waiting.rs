@@ -1,4 +1,4 @@
-//! Waiting for a turn instead of being denied, first come first served.
+//! Waiting for permits instead of being denied, in order of arrival.
 //!
 //! `cargo run -p tidegate-redis --example waiting`
 
@@ -16,19 +16,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(engine, "4/s burst 1".parse::<Limit>()?);
     let user = format!("user-{:x}", RandomState::new().hash_one("waiting"));
 
-    let began = SystemClock.elapsed();
-    for turn in 1..=5 {
+    let start = SystemClock.elapsed();
+    for request in 1..=5 {
         limiter.acquire(&user, Duration::from_secs(2)).await?;
-        let waited = Duration::from(SystemClock.elapsed().saturating_sub(began));
-        println!("turn {turn} after {} ms", waited.as_millis());
+        let waited = Duration::from(SystemClock.elapsed().saturating_sub(start));
+        println!("request {request} after {} ms", waited.as_millis());
     }
-    // The next turn is a quarter of a second away, so this is answered at once.
+    // The next permit is available in 250 ms, so this is denied at once.
     match limiter.acquire(&user, Duration::from_millis(10)).await {
         Err(Limited::Denied(decision)) => {
             println!("not within 10 ms: {}", Limited::Denied(decision));
         }
         Err(error) => return Err(error.into()),
-        Ok(_) => println!("a turn was free"),
+        Ok(_) => println!("a permit was available"),
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
--- sliding-window .. approximate. docs/arithmetic.md, "Approximate".
+-- sliding-window .. approximate. docs/algorithms.md, "Approximate".
 --
 -- limit: tick (us), size (permits), window (ticks)
--- state: previous, present (permits), index (number of the present window)
+-- state: previous, present (permits), index (number of the current window)
 
-local approximate = { format = '<dddddd', unused = { previous = 0, present = 0, index = 0 } }
+local approximate = { format = '<ddddddd', unused = { previous = 0, present = 0, index = 0 } }
 algorithms[5] = approximate
 
 function approximate.limit(next)
@@ -15,24 +15,28 @@ function approximate.limit(next)
   return limit
 end
 
-function approximate.pack(limit, s)
+function approximate.pack(limit, s, stamp)
   return struct.pack(approximate.format, limit.tick, limit.size, limit.window, s.previous,
-    s.present, s.index)
+    s.present, s.index, stamp)
 end
 
 function approximate.unpack(value, from)
-  local tick, size, window, previous, present, index, behind =
+  local tick, size, window, previous, present, index, stamp, next_byte =
     struct.unpack(approximate.format, value, from)
   return { tick = tick, size = size, window = window, capacity = size },
-    { previous = previous, present = present, index = index }, behind
+    { previous = previous, present = present, index = index }, next_byte, stamp
 end
 
 function approximate.same(a, b)
   return a.tick == b.tick and a.size == b.size and a.window == b.window
 end
 
--- The counters as of `at`, and how many ticks of the present window have passed.
-local function brought_to(limit, s, at)
+function approximate.recovery(limit)
+  return 2 * limit.window * limit.tick
+end
+
+-- The counters at `at`, and how many ticks of the current window have passed.
+local function counters_at(limit, s, at)
   local tick = floor_div(at.now, limit.tick)
   local passed = math.fmod(tick, limit.window)
   local index = (tick - passed) / limit.window
@@ -46,12 +50,12 @@ local function brought_to(limit, s, at)
 end
 
 local function sum(limit, pair, passed)
-  local weighed = ceil_div(pair.previous * (limit.window - passed), limit.window)
-  return math.min(pair.present + weighed, 2 * limit.size)
+  local weighted = ceil_div(pair.previous * (limit.window - passed), limit.window)
+  return math.min(pair.present + weighted, 2 * limit.size)
 end
 
--- How many ticks a window must have passed until `room` holds what is left of `count` before it.
-local function fades_to(limit, count, room)
+-- How many ticks of a window must pass until the weighted previous `count` fits into `room`.
+local function ticks_until_fits(limit, count, room)
   if count == 0 then
     return 0
   end
@@ -59,26 +63,26 @@ local function fades_to(limit, count, room)
 end
 
 function approximate.used(limit, s, at)
-  return sum(limit, brought_to(limit, s, at))
+  return sum(limit, counters_at(limit, s, at))
 end
 
 function approximate.wait(limit, s, at, permits)
-  local pair, passed = brought_to(limit, s, at)
+  local pair, passed = counters_at(limit, s, at)
   local room = limit.size - permits
   if sum(limit, pair, passed) <= room then
     return 0
   end
   local ticks
   if pair.present <= room then
-    ticks = fades_to(limit, pair.previous, room - pair.present)
+    ticks = ticks_until_fits(limit, pair.previous, room - pair.present)
   else
-    ticks = limit.window + fades_to(limit, pair.present, room)
+    ticks = limit.window + ticks_until_fits(limit, pair.present, room)
   end
   return until_tick(pair.index * limit.window, ticks, limit.tick, at.now)
 end
 
 function approximate.reset_after(limit, s, at)
-  local pair = brought_to(limit, s, at)
+  local pair = counters_at(limit, s, at)
   if pair.present > 0 then
     return until_tick(pair.index * limit.window, 2 * limit.window, limit.tick, at.now)
   end
@@ -89,14 +93,14 @@ function approximate.reset_after(limit, s, at)
 end
 
 function approximate.charge(limit, s, at, permits)
-  local pair, passed = brought_to(limit, s, at)
+  local pair, passed = counters_at(limit, s, at)
   pair.present = pair.present + math.min(permits, 2 * limit.size - sum(limit, pair, passed))
   return pair
 end
 
--- The present window first: a counter of the past gives back only a share of what is taken.
+-- The current window first: a refund from the previous counter has only its current weight.
 function approximate.refund(limit, s, at, permits)
-  local pair, passed = brought_to(limit, s, at)
+  local pair, passed = counters_at(limit, s, at)
   local used = sum(limit, pair, passed)
   local from_present = math.min(permits, pair.present)
   pair.present = pair.present - from_present
@@ -112,19 +116,19 @@ function approximate.ahead(limit, s, at)
   return s.index > floor_div(floor_div(at.now, limit.tick), limit.window)
 end
 
--- Both counts become the present one: at the end of an earlier window the previous count would
--- weigh nothing, and what it stands for would pass again.
+-- Both counts become the current one: at the end of an earlier window the previous count would have
+-- no weight, and its permits would be admitted again.
 function approximate.rebase(limit, s, at)
   local index = floor_div(floor_div(at.now, limit.tick), limit.window)
   return { previous = 0, present = math.min(s.present + s.previous, 2 * limit.size), index = index }
 end
 
--- nil, false if the windows differ; then what is used is charged anew.
+-- nil, false if the windows differ; then the used permits are charged again.
 function approximate.carry(limit, old, s, at)
   if old.window ~= limit.window or old.tick ~= limit.tick then
     return nil, false
   end
-  local pair, passed = brought_to(limit, s, at)
+  local pair, passed = counters_at(limit, s, at)
   pair.present = math.min(pair.present, limit.size)
   local fits = floor_div((limit.size - pair.present) * limit.window, limit.window - passed)
   pair.previous = math.min(pair.previous, fits, 2 * limit.size)

@@ -1,9 +1,9 @@
--- token-bucket and leaky-bucket. docs/arithmetic.md, "Bucket" and "Queue".
+-- token-bucket and leaky-bucket. docs/algorithms.md, "Bucket" and "Queue".
 --
 -- limit: tick (us), permit (units), drain (units per tick), size (permits), queue (0 or 1)
 -- state: units, at (tick), last (units of the latest charge)
 
-local bucket = { format = '<ddddBddd', unused = { units = 0, at = 0, last = 0 } }
+local bucket = { format = '<ddddBdddd', unused = { units = 0, at = 0, last = 0 } }
 algorithms[1] = bucket
 
 function bucket.limit(next)
@@ -16,30 +16,34 @@ function bucket.limit(next)
   }
   limit.capacity = limit.size
   limit.full = limit.size * limit.permit
-  -- A bucket of nothing drains nothing.
+  -- A bucket of size 0 may have a drain of 0.
   if limit.full > WHOLE or limit.drain == 0 and limit.size > 0 then
     fail('bad number for ' .. (limit.full > WHOLE and 'size' or 'drain'))
   end
   return limit
 end
 
-function bucket.pack(limit, s)
+function bucket.pack(limit, s, stamp)
   return struct.pack(bucket.format, limit.tick, limit.permit, limit.drain, limit.size, limit.queue,
-    s.units, s.at, s.last)
+    s.units, s.at, s.last, stamp)
 end
 
 function bucket.unpack(value, from)
-  local tick, permit, drain, size, queue, units, at, last, behind =
+  local tick, permit, drain, size, queue, units, at, last, stamp, next_byte =
     struct.unpack(bucket.format, value, from)
   local limit = { tick = tick, permit = permit, drain = drain, size = size, queue = queue }
   limit.capacity = size
   limit.full = size * permit
-  return limit, { units = units, at = at, last = last }, behind
+  return limit, { units = units, at = at, last = last }, next_byte, stamp
 end
 
 function bucket.same(a, b)
   return a.tick == b.tick and a.permit == b.permit and a.drain == b.drain and a.size == b.size
     and a.queue == b.queue
+end
+
+function bucket.recovery(limit)
+  return ceil_div(limit.full, limit.drain) * limit.tick
 end
 
 local function units_of(limit, permits)
@@ -57,7 +61,7 @@ local function level(limit, s, tick)
   return s.units - passed * limit.drain
 end
 
--- The span until the bucket is down to `units`, which it is not now.
+-- The span until the bucket is down to `units`; it must be above that now.
 local function until_level(limit, s, units, now)
   return until_tick(s.at, ceil_div(s.units - units, limit.drain), limit.tick, now)
 end
@@ -91,12 +95,12 @@ function bucket.charge(limit, s, at, permits)
   if s then
     found, from = level(limit, s, tick), s.at
   end
-  local begun = tick
+  local start = tick
   if found < limit.drain then
-    begun = ceil_div(at.now, limit.tick)
+    start = ceil_div(at.now, limit.tick)
   end
   local added = math.min(units_of(limit, permits), 2 * limit.full - found)
-  return { units = found + added, at = math.max(from, begun), last = added }
+  return { units = found + added, at = math.max(from, start), last = added }
 end
 
 function bucket.refund(limit, s, at, permits)
@@ -113,7 +117,7 @@ function bucket.refund(limit, s, at, permits)
   return { units = s.units - given, at = s.at, last = math.max(0, s.last - given) }, back
 end
 
--- A charge may stamp the tick after the present one; that is not a step back.
+-- A charge may be stamped with the next tick; that is not a clock step.
 function bucket.ahead(limit, s, at)
   return s.at > floor_div(at.now, limit.tick) + 1
 end

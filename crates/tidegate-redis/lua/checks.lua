@@ -1,34 +1,34 @@
 -- Decides many checks, one after the other, each in one atomic step: reads and type-checks all its
--- keys, looks at all its limits, then charges all or none. One that fails leaves the others alone.
+-- keys, evaluates all its limits, then charges all or none. One that fails does not affect the
+-- others.
 --
--- Equal checks come as one with a number of times: the first of them that fit are allowed, and each
--- key is read and written once.
+-- Equal checks are sent as one with a number of times: the first of them that fit are allowed, and
+-- each key is read and written once.
 --
--- KEYS  for each part of each check the state, then its log and its holds, as far as the part says
---       that they come
+-- KEYS  for each part of each check the state, then its log and its holds, if the part names them
 -- ARGV  1 protocol (1)   2 'checks'   3 instant, '' for Redis's clock (tests pass one)
 --       4 number of limits, then for each limit:
---         algorithm, its numbers (see each file's "limit"), boundaries of calendar windows: how many,
---         then each; mode: '' decides, 'shadow' only looks on
+--         algorithm, its numbers (see each file's "limit"), boundaries of calendar windows: how
+--         many, then each; mode: '' enforced, 'shadow' evaluated and not enforced, 'call' enforced,
+--         and the limit comes with the call
 --       then the number of checks, and for each check:
 --         how many times; number of parts, then for each part:
---         which limit, from 1; what comes beside its state: 0 nothing, 1 the log, 2 the holds, 3 both;
---         cost; who ('' for nobody)
+--         which limit, from 1; extra keys: 0 none, 1 the log, 2 the holds, 3 both; cost;
+--         caller ('' for none)
 -- reply for each check an error, or {status, now, ..}   spans in us
---       status 1 decided: how many were allowed; then, if any was, for each part: to how many of these
---         it was charged, delay, remaining, reset_after, held, all after the last of them;
---         then, if one was denied by any part, or a part costs nothing, for each part the verdict on
+--       status 1 decided: how many were allowed; then, if any was, for each part: for how many of
+--         these it was charged, delay, remaining, reset_after, held, all after the last of them;
+--         then, if one was denied by any part, or a part has no cost, for each part the verdict on
 --         all the others: allowed, retry_after (-1 never), delay, remaining, reset_after, held
---       0 no boundary holds `now`, ask again
---       8 nothing was done, ask again with what is missing: places 3 and on say for each part what
---         must come beside its state, as above
+--       0 no boundaries contain `now`, retry with others
+--       8 nothing was written, retry with the missing keys: for each part its extra keys, as above
 
-local MOST_LIMITS = 1024
-local MOST_CHECKS = 1024
-local MOST_TIMES = 65536
+local MAX_LIMITS = 1024
+local MAX_CHECKS = 1024
+local MAX_TIMES = 65536
 
 if argument('protocol') ~= '1' then
-  fail('another protocol; use the script of your version')
+  fail('unsupported protocol version; use the script of your version')
 end
 if argument('operation') ~= 'checks' then
   fail('unknown operation')
@@ -36,66 +36,68 @@ end
 now = read_clock(read_instant())
 
 local limits = {}
-for i = 1, numeric('limits', 1, MOST_LIMITS) do
+for i = 1, numeric('limits', 1, MAX_LIMITS) do
   limits[i] = read_limit()
-  limits[i].looks_on = read_mode()
+  read_mode(limits[i])
 end
 
 local function read_part(times, before)
   local rule = limits[numeric('limit', 1, #limits)]
   local part = { kind = rule.kind, alg = rule.alg, limit = rule.limit, at = rule.at,
-    in_calendar = rule.in_calendar, looks_on = rule.looks_on }
-  local beside = numeric('keys', 0, 3)
+    in_calendar = rule.in_calendar, is_shadow = rule.is_shadow, is_per_call = rule.is_per_call }
+  local extra = numeric('keys', 0, 3)
   part.cost = numeric('cost')
-  part.who = argument('who')
+  part.caller = argument('caller')
   if times > 1 and part.alg.delay and part.limit.queue == 1 then
-    fail('a queue gives each a turn of its own; send them one by one')
+    fail('queue limits cannot be grouped; send times = 1')
   end
-  read_keys(part, beside, before)
+  read_keys(part, extra, before)
   return part
 end
 
 local checks = {}
-for i = 1, numeric('checks', 1, MOST_CHECKS) do
-  local times = numeric('times', 1, MOST_TIMES)
+for i = 1, numeric('checks', 1, MAX_CHECKS) do
+  local times = numeric('times', 1, MAX_TIMES)
   local parts = {}
-  for j = 1, numeric('parts', 1, MOST_PARTS) do
+  for j = 1, numeric('parts', 1, MAX_PARTS) do
     parts[j] = read_part(times, parts)
   end
   checks[i] = { times = times, parts = parts }
 end
-no_more_words()
+check_end()
 
--- How many of `times` fit. The costs of all of them are charged at the same instant, so it comes to
--- the same as one after the other.
+-- How many of `times` fit. All are charged at the same instant, so the result is the same as one
+-- after the other.
 local function count_fitting(parts, times)
   local fitting = times
   for _, part in ipairs(parts) do
     local view = forecast.view(part)
     local used = forecast.used(part, view.s, view.at)
-    part.before = view.s
+    if part.own then
+      used = forecast.used(part.own, part.own.s, part.own.at)
+    end
+    part.before = part.own and part.own.s or view.s
     if part.cost > 0 then
       local room = math.max(0, part.limit.capacity - used - view.held)
       part.fitting = math.min(times, floor_div(room, part.cost))
     else
       part.fitting = used <= part.limit.capacity and times or 0
     end
-    if not part.looks_on then
+    if not part.is_shadow then
       fitting = math.min(fitting, part.fitting)
     end
   end
   return fitting
 end
 
--- Charges the part for as many of those that are allowed as it allows itself: all of them, unless it
--- only looks on. Says how it stands then.
+-- Charges the part for the allowed checks that it allows itself: all of them, unless it is a shadow
+-- limit. Appends the resulting state to `reply`.
 local function take(part, fitting, reply)
   local charged = part.cost > 0 and math.min(part.fitting, fitting) or 0
   local delay = 0
   if charged > 0 then
-    if part.before and part.alg.delay then
-      delay = part.alg.delay(part.limit, part.before, part.at)
-    end
+    adopt_own(part)
+    delay = forecast.delay(part, part.before)
     forecast.expire(part)
     charge(part, charged * part.cost)
     part.dirty = true
@@ -110,7 +112,7 @@ local function take(part, fitting, reply)
   return charged
 end
 
-local function answer_others(parts, reply)
+local function add_other_verdicts(parts, reply)
   for _, part in ipairs(parts) do
     local v = forecast.look(part, part.cost)
     local n = #reply
@@ -121,21 +123,21 @@ end
 
 local function decide(check)
   local parts, times = check.parts, check.times
-  local missing, nothing = {}, true
+  local missing, is_free = {}, true
   for i, part in ipairs(parts) do
     if not part.in_calendar then
       return { 0, now }
     end
-    nothing = nothing and part.cost == 0
+    is_free = is_free and part.cost == 0
   end
   for i, part in ipairs(parts) do
     missing[i] = load(part)
   end
-  local asks = ask_for(missing)
-  if asks then
-    return asks
+  local incomplete = missing_reply(missing)
+  if incomplete then
+    return incomplete
   end
-  local fitting = nothing and 0 or count_fitting(parts, times)
+  local fitting = is_free and 0 or count_fitting(parts, times)
   local reply = { 1, now, fitting }
   local others = fitting < times
   if fitting > 0 then
@@ -144,11 +146,11 @@ local function decide(check)
     end
   end
   if others then
-    answer_others(parts, reply)
+    add_other_verdicts(parts, reply)
   end
   if fitting == 0 then
     for _, part in ipairs(parts) do
-      -- So many holds have ended that looking at them again and again would cost more.
+      -- So many holds have ended that reading them in every call would cost more than a write.
       if part.ended and part.ended.more then
         forecast.expire(part)
         part.dirty = true
@@ -159,10 +161,10 @@ local function decide(check)
   return reply
 end
 
--- What went wrong, as Redis says it to whoever sends a command of his own. Redis 6.2 puts before it
--- where in the script that was.
-local function said(problem)
-  local text = type(problem) == 'table' and problem.err or tostring(problem)
+-- The error as Redis sends it to a single command. Redis 6.2 puts the position in the script before
+-- it.
+local function error_reply(failure)
+  local text = type(failure) == 'table' and failure.err or tostring(failure)
   text = string.gsub(text, '^@user_script: ?%d+: ?', '')
   text = string.gsub(text, '^%-', '')
   if find(text, '^TIDEGATE') or not find(text, '^%u+ ') then
@@ -175,8 +177,8 @@ local replies = {}
 for i, check in ipairs(checks) do
   local done, reply = pcall(decide, check)
   if not done then
-    reply = said(reply)
-    -- A server that serves nobody has done nothing, and says so to all at once.
+    reply = error_reply(reply)
+    -- A replica has written nothing: one error for all checks.
     if not has_written and (find(reply.err, '^READONLY') or find(reply.err, '^MASTERDOWN')) then
       return reply
     end

@@ -1,8 +1,8 @@
--- concurrency: nothing is ever charged, only held. docs/arithmetic.md, "Concurrency".
+-- concurrency: holds only, no charges. docs/algorithms.md, "Concurrency".
 --
 -- limit: size (holders)
 
-local concurrency = { format = "<d", unused = {}, is_held = true }
+local concurrency = { format = '<dd', unused = {}, is_held = true }
 algorithms[6] = concurrency
 
 function concurrency.limit(next)
@@ -10,13 +10,13 @@ function concurrency.limit(next)
   return { size = size, capacity = size }
 end
 
-function concurrency.pack(limit)
-  return struct.pack(concurrency.format, limit.size)
+function concurrency.pack(limit, _, stamp)
+  return struct.pack(concurrency.format, limit.size, stamp)
 end
 
 function concurrency.unpack(value, from)
-  local size, behind = struct.unpack(concurrency.format, value, from)
-  return { size = size, capacity = size }, nil, behind
+  local size, stamp, next_byte = struct.unpack(concurrency.format, value, from)
+  return { size = size, capacity = size }, nil, next_byte, stamp
 end
 
 function concurrency.same(a, b)

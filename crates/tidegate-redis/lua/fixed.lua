@@ -1,11 +1,11 @@
--- fixed-window: aligned, calendar, first-hit. docs/arithmetic.md, "Fixed window".
+-- fixed-window: aligned, calendar, first-hit. docs/algorithms.md, "Fixed window".
 --
 -- limit: mode (0 aligned, 1 calendar, 2 first-hit), size (permits), length (us; 0 for a calendar)
 -- state: used (permits), start (us), length (us) of the window it was counted in
--- A calendar's window comes with the moment, as at.start and at.stop; the state keeps its length,
--- that of the window in which it was written if nothing is used.
+-- The client sends the calendar window of the instant, as at.start and at.stop. The state stores
+-- the length of its window; of the window in which it was written if nothing is used.
 
-local fixed = { format = '<Bdddd', unused = { used = 0, start = 0, length = 0 } }
+local fixed = { format = '<Bddddd', unused = { used = 0, start = 0, length = 0 } }
 algorithms[3] = fixed
 
 function fixed.limit(next)
@@ -13,25 +13,30 @@ function fixed.limit(next)
   return { mode = mode, size = size, length = next('length', mode ~= 1 and 1 or 0), capacity = size }
 end
 
-function fixed.pack(limit, s)
+function fixed.pack(limit, s, stamp)
   local length = limit.mode == 1 and s.length > 0 and s.length or limit.length
-  return struct.pack(fixed.format, limit.mode, limit.size, length, s.used, s.start)
+  return struct.pack(fixed.format, limit.mode, limit.size, length, s.used, s.start, stamp)
 end
 
 function fixed.unpack(value, from)
-  local mode, size, length, used, start, behind = struct.unpack(fixed.format, value, from)
+  local mode, size, length, used, start, stamp, next_byte =
+    struct.unpack(fixed.format, value, from)
   return { mode = mode, size = size, length = length, capacity = size },
-    { used = used, start = start, length = length }, behind
+    { used = used, start = start, length = length }, next_byte, stamp
 end
 
 function fixed.same(a, b)
   return a.mode == b.mode and a.size == b.size and (a.mode == 1 or a.length == b.length)
 end
 
--- The window that `at` lies in. A first-hit window that is over begins anew. Where no calendar was
--- sent, or another limit's, a calendar's state goes by its own window, and after that by one of the
+function fixed.recovery(limit)
+  return limit.length
+end
+
+-- The window that contains `at`. A first-hit window that is over starts again. If no calendar was
+-- sent, or that of another limit, a calendar state uses its own window, and after that one of the
 -- same length.
-local function page(limit, s, at)
+local function window_of(limit, s, at)
   if limit.mode == 1 then
     if at.start then
       return at.start, at.stop
@@ -52,20 +57,20 @@ local function page(limit, s, at)
 end
 
 local function until_end(limit, s, at)
-  local start, stop = page(limit, s, at)
+  local start, stop = window_of(limit, s, at)
   if limit.mode ~= 1 then
     return limit.length - (at.now - start)
   end
   return stop - at.now
 end
 
--- A calendar's window runs as long as it was when it was counted in: in another zone, or per week
--- instead of per day, the present window is another.
+-- A calendar window keeps the length that it had when it was counted: in another time zone, or per
+-- week instead of per day, the current window is another one.
 function fixed.used(limit, s, at)
   if limit.mode == 1 then
     return at.now - s.start < s.length and s.used or 0
   end
-  local start = page(limit, s, at)
+  local start = window_of(limit, s, at)
   return s.start == start and s.used or 0
 end
 
@@ -85,7 +90,7 @@ end
 
 function fixed.charge(limit, s, at, permits)
   local used = s and fixed.used(limit, s, at) or 0
-  local start, stop = page(limit, s, at)
+  local start, stop = window_of(limit, s, at)
   used = math.min(used + math.min(permits, 2 * limit.size), 2 * limit.size)
   return { used = used, start = start, length = stop - start }
 end
@@ -103,7 +108,7 @@ function fixed.ahead(limit, s, at)
   if limit.mode ~= 0 then
     return s.start > at.now
   end
-  local start = page(limit, nil, at)
+  local start = window_of(limit, nil, at)
   return s.start > start
 end
 
@@ -111,16 +116,16 @@ function fixed.rebase(limit, s, at)
   if limit.mode == 1 and not at.start then
     return { used = s.used, start = at.now, length = s.length }
   end
-  local start, stop = page(limit, nil, at)
+  local start, stop = window_of(limit, nil, at)
   return { used = s.used, start = start, length = stop - start }
 end
 
--- A first-hit window that goes on keeps its beginning, however often the limit changes.
+-- A first-hit window that is not over keeps its start, however often the limit changes.
 function fixed.carry(limit, old, s, at, used)
-  local began = nil
+  local previous = nil
   if old.mode == 2 and limit.mode == 2 then
-    began = s
+    previous = s
   end
-  local start, stop = page(limit, began, at)
+  local start, stop = window_of(limit, previous, at)
   return { used = used, start = start, length = stop - start }
 end

@@ -1,14 +1,37 @@
--- A limit's answer, and the future of a state if nobody comes: holds end, consumption recovers.
+-- The verdict of a limit, and the future of a state without further calls: holds end, usage
+-- recovers.
+--
+-- A part has the entry that decides: kind, alg, limit, s and at. `others` are the entries of other
+-- limits of the same key, nil for none; `own` is the entry of a limit that comes with the call, if
+-- the call is charged. `limit.capacity` is what may be used; it differs from `limit.size` if a call
+-- with another limit is decided by this entry.
 
 local forecast = {}
+
+-- Replaces the state of every entry by what `f` returns. Logs share one state.
+local function update(part, f, ...)
+  part.s = f(part, ...)
+  if not part.others then
+    return
+  end
+  local history = part.kind == 4 and part
+  for _, other in ipairs(part.others) do
+    if other.kind == 4 and history then
+      other.s = history.s
+    else
+      other.s = f(other, ...)
+      history = history or other.kind == 4 and other
+    end
+  end
+end
 
 function forecast.used(part, s, at)
   return s and part.alg.used(part.limit, s, at) or 0
 end
 
--- Another instant, in the calendar window that the client sent for it. Beyond those that were sent,
--- a later one is taken to lie in a window that begins where this one ends, an earlier one in the
--- window before.
+-- Another instant, in the calendar window that the client sent for it. Outside the windows that
+-- were sent, a later instant is assumed to be in a window that starts at the end of this one, an
+-- earlier one in the window before.
 local function moved_to(at, now)
   local start, stop = at.start, at.stop
   local bounds = at.bounds or {}
@@ -25,24 +48,24 @@ local function moved_to(at, now)
   return { now = now, start = start, stop = stop, bounds = at.bounds }
 end
 
--- Charges a hold that ends, to a view that may be changed.
+-- Charges a hold that ends. Changes `s`.
 local function charge_end(part, s, at, item)
-  if item.expiry == CHARGE and part.limit.capacity > 0 then
+  if item.expiry == CHARGE and part.limit.size > 0 then
     return part.alg.charge(part.limit, s, at, item.cost, '', part.keys)
   end
   return s
 end
 
-local function own(part, s)
+local function copy_of(part, s)
   return s and part.alg.copy and part.alg.copy(s) or s
 end
 
--- What is used and held when the holds that have ended are gone or charged, unwritten. Where they
--- have to be looked at, `more` says that there are too many: the rest is taken to be held yet.
+-- The part after its ended holds are released or charged, without writing it. If they must be read
+-- one by one, `more` means that there are too many: the rest still counts as held.
 function forecast.ended(part)
   local h, now = part.h, part.at.now
   local e = { s = part.s, held = h.held, charging = h.charging, count = h.count, more = h.late }
-  e.cursor = beginning(h)
+  e.cursor = first_cursor(h)
   if h.over then
     return e
   end
@@ -52,20 +75,20 @@ function forecast.ended(part)
     e.cursor.i, e.count, e.held = n, h.count - n, h.held - n * h.each
     return e
   end
-  local looked_at = 0
+  local read = 0
   local item, cursor = next_hold(h, e.cursor)
   if item and ended(item, now) then
-    e.s = own(part, part.s)
+    e.s = copy_of(part, part.s)
   end
   while item and ended(item, now) do
-    if looked_at == ENDS then
+    if read == ENDS then
       e.more = true
       break
     end
-    looked_at = looked_at + 1
+    read = read + 1
     local at = moved_to(part.at, item.deadline)
     if h.late and e.s and part.alg.ahead(part.limit, e.s, at) then
-      at = part.at -- it ended before what was charged meanwhile, and is charged behind that
+      at = part.at -- it ended before later charges, and is charged after them
     end
     e.s = charge_end(part, e.s, at, item)
     e.held, e.count = e.held - item.cost, e.count - 1
@@ -76,7 +99,7 @@ function forecast.ended(part)
   return e
 end
 
--- The same, looked at once in a call.
+-- The same, computed once per call.
 local function ended_of(part)
   if part.h.over then
     return forecast.ended(part)
@@ -85,28 +108,45 @@ local function ended_of(part)
   return part.ended
 end
 
--- Makes it so in the part, and forgets a state of which nothing is used.
+local function ended_state(entry)
+  return ended_of(entry).s
+end
+
+-- The state, or nil if nothing of it is used.
+local function used_state(entry)
+  local s = entry.s
+  if not s then
+    return nil
+  elseif entry.kind == 4 then
+    return log.used_state(s, entry.at)
+  end
+  return entry.alg.used(entry.limit, s, entry.at) > 0 and s or nil
+end
+
+-- Applies that to all entries, and drops states without usage.
 function forecast.expire(part)
   local h = part.h
   if holds.any(h) and not h.over then
     local e = ended_of(part)
+    for _, other in ipairs(part.others or {}) do
+      other.h = h
+    end
+    update(part, ended_state)
     for j = h.place, e.cursor.j do
       h.gone[h.new[j].member] = true
     end
-    part.s, h.held, h.count, h.charging = e.s, e.held, e.count, e.charging
+    h.held, h.count, h.charging = e.held, e.count, e.charging
     h.first, h.place = e.cursor.i, e.cursor.j + 1
     h.late, h.over = e.more, true
   end
-  if part.s and forecast.used(part, part.s, part.at) == 0 then
-    part.s = nil
-  end
+  update(part, used_state)
 end
 
--- One step into the future: the next hold ends.
-local function let_end(view, item, cursor)
+-- The view after the end of its next hold.
+local function after_end(view, item, cursor)
   local next = { part = view.part, s = view.s, h = view.h, cursor = cursor, owned = true }
   if not view.owned then
-    next.s = own(view.part, view.s)
+    next.s = copy_of(view.part, view.s)
   end
   next.held = view.held - item.cost
   next.at = moved_to(view.at, math.max(item.deadline, view.at.now))
@@ -121,7 +161,7 @@ local function next_of(view)
   return next_hold(view.h, view.cursor)
 end
 
--- The part as it is at this instant, unwritten.
+-- The part at this instant, without writing it.
 function forecast.view(part)
   local view = { part = part, s = part.s, at = part.at, held = 0 }
   if holds.any(part.h) then
@@ -132,18 +172,19 @@ function forecast.view(part)
   return view
 end
 
--- How long until `permits` fit; -1 if they never do. Beyond FAR holds, no longer than that.
+-- The span until `permits` fit; -1 if they never do. With more than FAR holds, a lower bound.
 function forecast.wait(view, permits)
   local part, start = view.part, view.at.now
-  local capacity = part.limit.capacity
+  local capacity, size = part.limit.capacity, part.limit.size
   if permits > capacity then
-    return -1
+    return permits <= (part.own_capacity or 0) and part.next_free or -1
   end
   for _ = 1, FAR do
     local wanted = permits + view.held
     local fits = nil
     if wanted <= capacity then
-      fits = view.s and part.alg.wait(part.limit, view.s, view.at, wanted) or 0
+      local from_size = math.max(wanted + size - capacity, -size)
+      fits = view.s and part.alg.wait(part.limit, view.s, view.at, from_size) or 0
       fits = math.min(view.at.now - start + fits, MAX)
     end
     local item, cursor = next_of(view)
@@ -156,12 +197,46 @@ function forecast.wait(view, permits)
     if not item then
       return MAX
     end
-    view = let_end(view, item, cursor)
+    view = after_end(view, item, cursor)
   end
   return view.at.now - start
 end
 
--- How long until nothing is used or held. Beyond ENDS holds, if any will be charged, no less.
+local function remaining(view)
+  local used = forecast.used(view.part, view.s, view.at)
+  return math.max(0, view.part.limit.capacity - used - view.held)
+end
+
+-- How the part recovers: calls `f` with a span (-1 never) and the permits that fit then, at most 32
+-- times. Tidegate computes the same in memory: `Forecast::recovery`.
+function forecast.recovery(view, f)
+  local start, capacity = view.at.now, view.part.limit.capacity
+  local fits, points = remaining(view), 0
+  local step = math.max(1, math.ceil((capacity - fits) / 32))
+  while fits < capacity and points < 32 do
+    local span = forecast.wait(view, math.min(fits + step, capacity))
+    if span >= 0 and span < MAX then
+      local now = view.at.now + span
+      local item, cursor = next_of(view)
+      while item and item.deadline <= now do
+        view = after_end(view, item, cursor)
+        item, cursor = next_of(view)
+      end
+      view = copy(view)
+      view.at, view.owned = moved_to(view.at, now), false
+      fits, points = remaining(view), points + 1
+      f(now - start, fits)
+    elseif step > 1 then
+      step = 1
+    else
+      f(-1, capacity)
+      return
+    end
+  end
+end
+
+-- The span until nothing is used or held. With more than ENDS holds, of which any will be charged,
+-- an upper bound.
 function forecast.reset_after(view)
   local part, start = view.part, view.at.now
   local far = view.h and (view.charging == 0 or view.count > ENDS)
@@ -173,8 +248,8 @@ function forecast.reset_after(view)
     local at = moved_to(view.at, math.max(last or start, start))
     local s = view.s
     if view.charging > 0 then
-      -- At the worst all of them leave as much debt as there can be, and the last one does.
-      s = charge_end(part, own(part, s), at, { expiry = CHARGE, cost = 2 * part.limit.capacity })
+      -- In the worst case the last one leaves the largest possible debt.
+      s = charge_end(part, copy_of(part, s), at, { expiry = CHARGE, cost = 2 * part.limit.size })
     end
     view = { part = part, s = s, at = at }
   end
@@ -183,7 +258,7 @@ function forecast.reset_after(view)
     if item.deadline >= MAX then
       return MAX
     end
-    view = let_end(view, item, cursor)
+    view = after_end(view, item, cursor)
     item, cursor = next_of(view)
   end
   local rest = 0
@@ -193,7 +268,13 @@ function forecast.reset_after(view)
   return math.min(view.at.now - start + rest, MAX)
 end
 
--- The verdict on `cost`: allowed, retry_after (-1 never), delay, remaining, reset_after, used, held.
+-- The delay that a queue assigns.
+function forecast.delay(entry, s)
+  return s and entry.alg.delay and entry.alg.delay(entry.limit, s, entry.at) or 0
+end
+
+-- The verdict on `cost`: allowed, retry_after (-1 never), delay, remaining, reset_after, used,
+-- held.
 function forecast.look(part, cost)
   local view = forecast.view(part)
   local used = forecast.used(part, view.s, view.at)
@@ -204,12 +285,12 @@ function forecast.look(part, cost)
     allowed = cost <= remaining
   end
   local delay = 0
-  if allowed and cost > 0 and view.s and part.alg.delay then
-    delay = part.alg.delay(part.limit, view.s, view.at)
+  if allowed and cost > 0 then
+    delay = forecast.delay(part.own or part, part.own and part.own.s or view.s)
   end
   local retry = allowed and cost > 0 and 0 or forecast.wait(view, math.max(cost, 1))
   if not allowed and retry == 0 then
-    retry = 1 -- what has ended and is not counted yet will be by the next call
+    retry = 1 -- ended holds that are not counted yet will be counted by the next call
   end
   return { allowed, retry, delay, remaining, forecast.reset_after(view), used, view.held }
 end

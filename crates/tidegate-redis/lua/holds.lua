@@ -1,35 +1,34 @@
--- Holds: permits that are set aside and not yet charged. docs/arithmetic.md, "Decisions".
+-- Holds: permits that are reserved and not yet charged. docs/algorithms.md, "Decisions".
 --
--- They lie in a sorted set beside the state, by deadline. A member carries the order of granting,
--- the id, cost, ttl and what happens at the end; the state's value carries the sum of all that lie
--- there.
+-- They are in a sorted set with its own key, by deadline. A member contains a sequence number, the
+-- id, cost, ttl and expiry. The value of the state contains the sum of all members.
 --
--- A table of holds in this script is a view of the set, changed in place: the `first` of what is
--- stored have ended, those in `gone` are to be removed, and `new` ones, by deadline and from
+-- A table of holds in this script is a view of the set, changed in place: the `first` stored
+-- members have ended, those in `gone` are to be removed, and `new` ones, by deadline and from
 -- `place` on, to be written. Only `flush` writes.
 
 local holds = {}
-local CHARGE = 1 -- expiry: charged at the deadline; 0 is released
+local CHARGE = 1 -- expiry: charged at the deadline; 0 is release
 local BATCH = 32
-local FAR = 250 -- how many holds a denial looks at before it settles for a lower bound
-local ENDS = 100 -- how many holds end in one call, where each has to be looked at
-local DROPS = 2000 -- how many are dropped in one call, where none has to be
-local WORDS = 500 -- how many words one command is given
+local FAR = 250 -- how many holds a denial reads before it returns a lower bound
+local ENDS = 100 -- how many holds end in one call, if each must be read
+local DROPS = 2000 -- how many are dropped in one call, if none must be read
+local MAX_ARGS = 500 -- arguments of one command
 
 function holds.new(key)
   return { key = key, held = 0, latest = 0, charging = 0, seq = 0, len = 0, count = 0, first = 0,
     place = 1, gone = {}, new = {}, cache = {}, alike = true, late = false }
 end
 
--- `alike`: all that lie there cost the same and are released, so that they need only be counted.
--- `late`: some have ended that have not been charged yet.
+-- `alike`: all members have the same cost and are released, so that counting them is enough.
+-- `late`: some have ended and have not been charged yet.
 function holds.unpack(value, from, key, alike, late)
   local h = holds.new(key)
   h.held, h.latest, h.charging, h.seq = struct.unpack('<dddd', value, from)
   h.len = redis.call('ZCARD', key)
   h.count, h.alike, h.late = h.len, alike, late
   if h.len == 0 then
-    -- Somebody evicted them. Nothing could ever end what is not there.
+    -- They were evicted. Holds without a member would never end.
     h.held, h.charging = 0, 0
   elseif alike then
     h.each = h.held / h.len
@@ -38,7 +37,8 @@ function holds.unpack(value, from, key, alike, late)
   return h
 end
 
--- The sum is of all that will lie there, those included that have ended and are not dropped yet.
+-- The sum is that of all members in the set, including those that have ended and are not dropped
+-- yet.
 function holds.pack(h)
   local left = math.max(0, h.first - DROPS)
   local held = h.held + (left > 0 and left * h.each or 0)
@@ -65,7 +65,7 @@ local function stored(h, i)
   return h.cache[i]
 end
 
--- The hold behind `cursor`, the next to end first; nil if there is none. Cursors are copied freely.
+-- The hold after `cursor`, in order of deadline, and the next cursor; nil if there is none.
 local function next_hold(h, cursor)
   local old = nil
   local i = cursor.i
@@ -88,8 +88,8 @@ local function next_hold(h, cursor)
   return new, { i = i, j = cursor.j + 1 }
 end
 
--- Where those begin that have not ended, as far as the view knows.
-local function beginning(h)
+-- The cursor before the first hold that has not ended, as far as the view knows.
+local function first_cursor(h)
   return { i = h.first, j = h.place - 1 }
 end
 
@@ -97,13 +97,13 @@ local function ended(item, now)
   return item.deadline <= now and item.deadline < MAX
 end
 
--- How many have ended, of holds that need only be counted.
+-- The number of ended holds, for holds that are `alike`.
 function holds.count_ended(h, now)
   local last = string.format('%.0f', math.min(now, MAX - 1))
   return redis.call('ZCOUNT', h.key, '-inf', last)
 end
 
--- The deadline of the last to end behind `cursor`; nil if there is none.
+-- The latest deadline after `cursor`; nil if there is none.
 function holds.last_deadline(h, cursor)
   local new = h.new[#h.new]
   local last = #h.new > cursor.j and new.deadline or nil
@@ -120,9 +120,9 @@ function holds.ahead(h, now)
   return holds.any(h) and h.latest > now
 end
 
--- Lets no hold last longer from `now` than it was granted for. Every one is written again.
+-- Limits each hold to its ttl from `now`. Every one is written again.
 function holds.rebase(h, now)
-  local cursor, item = beginning(h), nil
+  local cursor, item = first_cursor(h), nil
   local moved = {}
   repeat
     item, cursor = next_hold(h, cursor)
@@ -148,7 +148,7 @@ function holds.add(h, id, cost, ttl, expiry, now)
   end
   table.insert(h.new, place, item)
   if h.count == 0 and h.first <= DROPS then
-    h.each, h.alike = cost, true -- nothing else will lie there
+    h.each, h.alike = cost, true -- it will be the only member
   end
   h.alike = h.alike and expiry ~= CHARGE and cost == h.each
   h.held, h.count = h.held + cost, h.count + 1
@@ -182,14 +182,14 @@ function holds.remove(h, member, now)
   return item
 end
 
--- Removes those that would be released at their deadline. Those that are charged stay: what they
--- stand for is being spent.
+-- Removes the holds that are released at their deadline. Holds that are charged stay: their permits
+-- are in use.
 function holds.release(h)
   if h.charging == 0 then
     h.held, h.count = 0, 0
     return
   end
-  local cursor, item, stay = beginning(h), nil, {}
+  local cursor, item, stay = first_cursor(h), nil, {}
   repeat
     item, cursor = next_hold(h, cursor)
     if item and item.expiry == CHARGE then
@@ -202,24 +202,24 @@ function holds.release(h)
   h.new, h.len, h.place = stay, 0, 1
 end
 
--- Calls `f` with the words of `list`, a few at a time.
-local function in_turns(list, f)
-  for i = 1, #list, WORDS do
-    f(unpack(list, i, math.min(i + WORDS - 1, #list)))
+-- Calls `f` with the items of `list`, MAX_ARGS at a time.
+local function in_chunks(list, f)
+  for i = 1, #list, MAX_ARGS do
+    f(unpack(list, i, math.min(i + MAX_ARGS - 1, #list)))
   end
 end
 
--- Writes the view back. Those that have ended lie before all others.
+-- Writes the view back. Ended holds have the lowest ranks.
 function holds.flush(h)
   if h.stale then
     redis.call('UNLINK', h.key)
   end
-  local words = {}
+  local args = {}
   for i = h.place, #h.new do
-    table.insert(words, string.format('%.0f', h.new[i].deadline))
-    table.insert(words, h.new[i].member)
+    table.insert(args, string.format('%.0f', h.new[i].deadline))
+    table.insert(args, h.new[i].member)
   end
-  in_turns(words, function(...)
+  in_chunks(args, function(...)
     redis.call('ZADD', h.key, ...)
   end)
   if h.first > 0 then
@@ -229,7 +229,7 @@ function holds.flush(h)
   for member in pairs(h.gone) do
     table.insert(gone, member)
   end
-  in_turns(gone, function(...)
+  in_chunks(gone, function(...)
     redis.call('ZREM', h.key, ...)
   end)
 end

@@ -1,16 +1,12 @@
--- What a call is made of: limits on subjects. They are read, looked at, charged, and written back.
---
--- Whoever calls this sets `now`, and `keeps_limit` where it is about a hold.
+-- The parts of a call, each a limit on a subject: read, load, charge and save.
 
 local DAY_MS = 86400000
-local MOST_PARTS = 64
-local HAS_STATE, HAS_HOLDS, ALIKE, LATE = 1, 2, 4, 8
-local A_LOG, ITS_HOLDS = 1, 2 -- what comes beside a state
+local MAX_PARTS = 64
+local EXTRA_LOG, EXTRA_HOLDS = 1, 2 -- extra keys of a state
 
-local now
-local is_test, keeps_limit = false, false
+local is_test = false
 
--- Words and keys, one after the other.
+-- Arguments and keys, one after the other.
 
 local position = 0
 local function argument(name)
@@ -31,24 +27,24 @@ local function key()
   return KEYS[key_count] or fail('missing keys')
 end
 
-local function no_more_words()
+local function check_end()
   if #KEYS ~= key_count or #ARGV ~= position then
-    fail('another number of keys or arguments; see the head of the script\'s last file')
+    fail('wrong number of keys or arguments; see the head of the script\'s last file')
   end
 end
 
--- The instant of the call: Redis's own, or that of a test.
+-- The instant of a test, or empty for the clock of Redis.
 local function read_instant()
   local instant = argument('instant')
   is_test = instant ~= ''
   return instant
 end
 
--- The boundaries of the calendar's windows around now.
+-- The boundaries of calendar windows around now.
 local function read_boundaries(rule)
   local count = numeric('boundaries')
-  local follows = rule.kind == 3 and rule.limit.mode == 1
-  if count == 1 or follows and count == 0 then
+  local is_calendar = rule.kind == 3 and rule.limit.mode == 1
+  if count == 1 or is_calendar and count == 0 then
     fail('bad number for boundaries')
   end
   local bounds = {}
@@ -60,7 +56,7 @@ local function read_boundaries(rule)
   end
   if count > 0 then
     rule.at.bounds = bounds
-    if follows and rule.at.start then
+    if is_calendar and rule.at.start then
       rule.limit.length = rule.at.stop - rule.at.start
     end
     return rule.at.start ~= nil
@@ -68,7 +64,7 @@ local function read_boundaries(rule)
   return true
 end
 
--- A limit and the moment, as it sees it.
+-- A limit, and the instant with its calendar window.
 local function read_limit()
   local kind = numeric('algorithm')
   local alg = algorithms[kind]
@@ -80,21 +76,20 @@ local function read_limit()
   return rule
 end
 
--- Does the limit only look on?
-local function read_mode()
+local function read_mode(part)
   local mode = argument('mode')
-  if mode ~= '' and mode ~= 'shadow' then
+  if mode ~= '' and mode ~= 'shadow' and mode ~= 'call' then
     fail('unknown mode')
   end
-  return mode == 'shadow'
+  part.is_shadow, part.is_per_call = mode == 'shadow', mode == 'call'
 end
 
--- The keys of the part behind those in `before`, all of one call.
-local function read_keys(part, beside, before)
+-- The keys of a part; `before` are the previous parts of the call.
+local function read_keys(part, extra, before)
   local state = key()
   part.keys = { state = state, log_len = 0 }
-  part.keys.log = beside % 2 == A_LOG and key() or nil
-  part.keys.holds = beside >= ITS_HOLDS and key() or nil
+  part.keys.log = extra % 2 == EXTRA_LOG and key() or nil
+  part.keys.holds = extra >= EXTRA_HOLDS and key() or nil
   if part.kind == 4 and not part.keys.log or part.is_held and not part.keys.holds then
     fail('a log or a hold without its key')
   end
@@ -105,28 +100,13 @@ local function read_keys(part, beside, before)
   end
 end
 
--- Reading: nothing is written before every key has been read.
+-- Loading: nothing is written before every key has been read.
 
--- What `old` has used, under the part's own limit.
-local function carried(part, old)
-  local used = math.min(forecast.used(old, old.s, old.at), part.limit.capacity)
-  if not old.s or used == 0 then
-    return nil
-  end
-  if old.kind == part.kind and part.alg.carry then
-    local s, same = part.alg.carry(part.limit, old.limit, old.s, part.at, used)
-    if same ~= false then
-      return s
-    end
-  end
-  return part.alg.charge(part.limit, nil, part.at, used, '', part.keys)
-end
-
--- Answers what must come beside the state and did not; then nothing else has been read.
+-- Returns the extra keys that are needed and were not named; then nothing else has been read.
 local function load(part)
   local value = redis.call('GET', part.keys.state)
   if not value then
-    -- Whatever lies beside it must be of the right kind, or a write would fail half way.
+    -- The extra keys must have the right type, or a write would fail half way.
     if part.kind == 4 then
       part.keys.log_len = redis.call('LLEN', part.keys.log)
     end
@@ -135,68 +115,34 @@ local function load(part)
     end
     return 0
   end
-  local version, kind, flags = struct.unpack('BBB', value)
-  if version > VERSION then
-    fail('the state was written by a newer version; it is left alone')
+  local entries, flags, holds_byte = read_entries(part, value)
+  local found = { log = false, held = has(flags, HAS_HOLDS) }
+  for _, entry in ipairs(entries) do
+    found.log = found.log or entry.kind == 4
   end
-  local alg = algorithms[kind]
-  if not alg then
-    fail('the state is of another algorithm')
-  end
-  local missing = (kind == 4 and not part.keys.log and A_LOG or 0)
-    + (flags >= HAS_HOLDS and not part.keys.holds and ITS_HOLDS or 0)
+  local missing = (found.log and not part.keys.log and EXTRA_LOG or 0)
+    + (found.held and not part.keys.holds and EXTRA_HOLDS or 0)
   if missing > 0 then
     return missing
   end
-  part.found = { kind = kind, held = flags >= HAS_HOLDS }
-  if part.kind == 4 and kind ~= 4 then
+  part.found = found
+  if part.kind == 4 and not found.log then
     part.keys.log_len = redis.call('LLEN', part.keys.log)
   end
-  local old = { kind = kind, alg = alg, at = part.at, keys = part.keys, found = part.found }
-  local behind
-  old.limit, old.s, behind = alg.unpack(value, 4, part.keys)
-  if flags % 2 < HAS_STATE then
-    old.s = nil
-  end
-  if part.found.held then
-    local alike, late = flags % (2 * ALIKE) >= ALIKE, flags >= LATE
-    old.h = holds.unpack(value, behind, part.keys.holds, alike, late)
+  if found.held then
+    local alike, late = has(flags, ALIKE), has(flags, LATE)
+    part.h = holds.unpack(value, holds_byte, part.keys.holds, alike, late)
   elseif part.is_held then
     part.stale = redis.call('ZCARD', part.keys.holds) > 0
   end
-  local same = kind == part.kind and alg.same(old.limit, part.limit)
-  if not same and keeps_limit then
-    -- The limit that came with the hold is no longer the one that counts, nor is its calendar.
-    part.kind, part.alg, part.limit = kind, alg, old.limit
-    part.at = { now = now }
-    old.at, same = part.at, true
-  end
-  -- The clock stepped back: bring it here. It is written even if the call is denied.
-  if old.s and alg.ahead(old.limit, old.s, old.at) then
-    old.s = alg.rebase(old.limit, old.s, old.at)
-    old.dirty = true
-  end
-  if holds.ahead(old.h, now) then
-    holds.rebase(old.h, now)
-    old.dirty = true
-  end
-  if same then
-    part.s, part.h, part.dirty = old.s, old.h, old.dirty
-    return 0
-  end
-  -- Another limit: bring what is used and held over. It is written with a charge and not before,
-  -- or whoever asks under a smaller limit would make the larger one forget.
-  forecast.expire(old)
-  old.dirty = old.dirty or old.h ~= nil and old.h.late
-  part.h, part.old = old.h, old
-  part.s = carried(part, old)
+  apply_entries(part, entries)
   return 0
 end
 
--- Answers with what is missing, if anything is.
-local function ask_for(missing)
-  for _, what in ipairs(missing) do
-    if what > 0 then
+-- The reply of status 8, if extra keys are missing.
+local function missing_reply(missing)
+  for _, extra in ipairs(missing) do
+    if extra > 0 then
       return { 8, now, unpack(missing) }
     end
   end
@@ -204,15 +150,22 @@ end
 
 -- Charging and writing.
 
+local function charged(entry, cost, caller)
+  if entry.limit.size == 0 and entry.kind ~= 4 then
+    return entry.s
+  end
+  return entry.alg.charge(entry.limit, entry.s, entry.at, cost, caller, entry.keys)
+end
+
 local function charge(part, cost)
-  if cost > 0 and part.limit.capacity > 0 then
-    part.s = part.alg.charge(part.limit, part.s, part.at, cost, part.who, part.keys)
+  if cost > 0 then
+    update(part, charged, cost, part.caller)
   end
 end
 
--- A store that is full refuses a command that could make it grow, if it is the first to write. What
--- charges begins with such a command. What gives back, or charges nothing, begins with another: it
--- sets the time to live of a key that is about to be written, or dropped.
+-- A full server refuses a command that may use more memory if it is the first write of a script. A
+-- charge begins with such a command. A refund, or a call that charges nothing, begins with another
+-- one: it sets the TTL of a key that is about to be written or deleted.
 local function grows() end
 local function gives_back(dirty)
   if dirty[1] then
@@ -222,7 +175,7 @@ end
 
 local function ttl_ms(span)
   if not (span >= 0 and span <= 4 * MAX) then
-    fail('a time to live that is no number')
+    fail('invalid TTL')
   end
   local ms = math.ceil(span / 1000) + 1000
   if is_test then
@@ -231,18 +184,29 @@ local function ttl_ms(span)
   return string.format('%.0f', ms)
 end
 
--- Reads and reckons all that `save` needs.
+-- Reads and computes all that `save` needs.
 local function prepare(part)
   local held = holds.any(part.h)
-  part.ttl = ttl_ms(part.resets or forecast.reset_after(forecast.view(part)))
-  if part.s or held then
-    local flags = (part.s and HAS_STATE or 0)
+  local span = part.resets or forecast.reset_after(forecast.view(part))
+  if part.others and part.dirty then
+    drop_unused(part)
+  end
+  local is_used = part.s ~= nil
+  part.history = part.kind == 4 and part.s or nil
+  for _, other in ipairs(part.others or {}) do
+    other.h = part.h
+    span = math.max(span, forecast.reset_after(forecast.view(other)))
+    is_used = is_used or other.s ~= nil
+    part.history = part.history or other.kind == 4 and other.s or nil
+  end
+  part.ttl = ttl_ms(span)
+  if is_used or held then
+    local flags = is_used and HAS_STATE or 0
     if held then
       flags = flags + HAS_HOLDS + (part.h.alike and ALIKE or 0) + (part.h.late and LATE or 0)
     end
-    part.value = struct.pack('BBB', VERSION, part.kind, flags)
-      .. part.alg.pack(part.limit, part.s or part.alg.unused)
-      .. (held and holds.pack(part.h) or '')
+    local expires = now + 1000 * tonumber(part.ttl)
+    part.value = pack_value(part, flags, expires, held and holds.pack(part.h) or '')
   end
 end
 
@@ -260,10 +224,10 @@ local function save(part)
   end
   redis.call('SET', keys.state, part.value, 'PX', part.ttl)
   has_written = true
-  if part.kind == 4 and part.s then
-    log.flush(part.s)
+  if part.history then
+    log.flush(part.history)
     redis.call('PEXPIRE', keys.log, part.ttl)
-  elseif found and found.kind == 4 then
+  elseif found and found.log then
     redis.call('UNLINK', keys.log)
   end
   if holds.any(part.h) then
@@ -274,13 +238,17 @@ local function save(part)
   end
 end
 
--- Writes what has changed, beginning as `begin` does. Everything is reckoned before the first write:
+local function is_changed(part)
+  return part.dirty or part.rebased
+end
+
+-- Writes the changed parts; `begin` makes the first write. Everything is computed before it:
 -- nothing fails after that.
 local function save_dirty(parts, begin)
   local dirty = {}
   for _, part in ipairs(parts) do
-    local changed = part.dirty and part or part.old
-    if changed and changed.dirty then
+    local changed = is_changed(part) and part or part.old
+    if changed and is_changed(changed) then
       prepare(changed)
       table.insert(dirty, changed)
     end

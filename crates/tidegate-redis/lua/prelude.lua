@@ -1,20 +1,22 @@
--- What every script shares: whole numbers, the clock, and the shape of a stored state.
+-- Shared by all scripts: integers, the clock, and constants of stored states.
 --
--- Numbers are doubles. Every number that is kept or compared is whole and below 2^53, where doubles
--- are exact; nothing is multiplied or divided that could leave that range without being looked at.
+-- Numbers are doubles. Every number that is stored or compared is an integer below 2^53, where
+-- doubles are exact. Products and quotients that could leave that range are checked.
 
 local MAX = 9007199254740991 -- 2^53 - 1: the last instant and the longest span
-local WHOLE = 4503599627370495 -- 2^52 - 1: capacities, so that a debt of as much again is exact
-local VERSION = 1 -- the first byte of every value; a higher one is somebody else's and not touched
-local algorithms = {} -- by the number that stands in a stored state
+local WHOLE = 4503599627370495 -- 2^52 - 1: capacities, so that a debt of the same size is exact
+-- Versions of stored values, in their first byte: a value with a higher one is not modified.
+local STATE_VERSION = 2
+local RECORD_VERSION = 1 -- of holds and ids
+local algorithms = {} -- by the number in a stored state
 
--- As a string: Redis 6.2 cannot say what is in a table.
-local function fail(what)
-  error('TIDEGATE ' .. what, 0)
+-- A string: Redis 6.2 does not print the contents of a table.
+local function fail(text)
+  error('TIDEGATE ' .. text, 0)
 end
 
--- A whole number in decimal digits, from `least` (0) to `most` (2^53 - 1). Whatever else `tonumber`
--- takes is refused: `nan`, with which every comparison is false, signs, fractions, hexadecimals.
+-- An integer in decimal digits, from `least` (0) to `most` (2^53 - 1). Other texts that `tonumber`
+-- accepts are refused: `nan`, with which every comparison is false, signs, fractions, hexadecimals.
 local find = string.find
 local function number(text, name, least, most)
   local n = not find(text, '%D') and tonumber(text)
@@ -24,7 +26,7 @@ local function number(text, name, least, most)
   return n
 end
 
--- Division of whole numbers. The remainder is exact, and with it the quotient.
+-- Integer division. The remainder is exact, and therefore the quotient.
 local function floor_div(a, b)
   return (a - math.fmod(a, b)) / b
 end
@@ -44,7 +46,7 @@ local function mul_div_ceil(a, b, c, most)
   local whole, part = floor_div(b, c), math.fmod(b, c)
   for bit = 52, 0, -1 do
     local power = 2 ^ bit
-    -- rest and quotient stand for the product with the bits of `a` so far
+    -- `rest` and `quotient` are those of the product with the bits of `a` so far
     quotient, rest = quotient * 2, rest * 2
     if rest >= c then
       quotient, rest = quotient + 1, rest - c
@@ -67,7 +69,8 @@ local function mul_div_ceil(a, b, c, most)
 end
 
 -- The span from `now` until `more` ticks of length `length` after tick number `tick`, at most MAX.
--- The two are kept apart: their sum may be too large to be exact, its distance from `now` is not.
+-- `tick` and `more` are not added: the sum may be too large to be exact, its distance from `now` is
+-- not.
 local function until_tick(tick, more, length, now)
   local rest = math.fmod(now, length)
   local ticks = tick - (now - rest) / length + more
@@ -80,7 +83,7 @@ local function until_tick(tick, more, length, now)
   return math.min((ticks - 1) * length + (length - rest), MAX)
 end
 
--- The clock of everything that is shared: Redis's own. Tests pass an instant of their own.
+-- The clock of Redis, or the instant that a test passes.
 local function read_clock(given)
   if given ~= '' then
     return number(given, 'instant')
@@ -90,9 +93,9 @@ local function read_clock(given)
 end
 
 local function copy(state)
-  local twin = {}
+  local result = {}
   for k, v in pairs(state) do
-    twin[k] = v
+    result[k] = v
   end
-  return twin
+  return result
 end

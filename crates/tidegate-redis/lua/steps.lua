@@ -1,9 +1,9 @@
--- token-bucket .. every. docs/arithmetic.md, "Steps".
+-- token-bucket .. every. docs/algorithms.md, "Steps".
 --
 -- limit: every (us), amount (permits per step), size (permits)
 -- state: used (permits), step
 
-local steps = { format = '<ddddd', unused = { used = 0, step = 0 } }
+local steps = { format = '<dddddd', unused = { used = 0, step = 0 } }
 algorithms[2] = steps
 
 function steps.limit(next)
@@ -15,18 +15,23 @@ function steps.limit(next)
   return limit
 end
 
-function steps.pack(limit, s)
-  return struct.pack(steps.format, limit.every, limit.amount, limit.size, s.used, s.step)
+function steps.pack(limit, s, stamp)
+  return struct.pack(steps.format, limit.every, limit.amount, limit.size, s.used, s.step, stamp)
 end
 
 function steps.unpack(value, from)
-  local every, amount, size, used, step, behind = struct.unpack(steps.format, value, from)
+  local every, amount, size, used, step, stamp, next_byte =
+    struct.unpack(steps.format, value, from)
   return { every = every, amount = amount, size = size, capacity = size },
-    { used = used, step = step }, behind
+    { used = used, step = step }, next_byte, stamp
 end
 
 function steps.same(a, b)
   return a.every == b.every and a.amount == b.amount and a.size == b.size
+end
+
+function steps.recovery(limit)
+  return ceil_div(limit.size, limit.amount) * limit.every
 end
 
 local function until_used(limit, s, used, now)

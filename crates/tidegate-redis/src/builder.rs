@@ -1,67 +1,73 @@
-//! Settings for the engine.
+//! Settings of the engine.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Clock;
 use tokio::sync::Semaphore;
 
-use crate::address::Address;
-use crate::batch::{Batcher, Together};
+use crate::batch::{BatchMode, Batcher};
+use crate::connection::supervisor::ConnectionSettings;
+use crate::connection::tls::InvalidTls;
+use crate::connection::url::{InvalidUrl, RedisUrl};
+use crate::cross_slot::abandoned_holds::AbandonedHolds;
+use crate::durability::data_loss::DataLossLog;
 use crate::engine::Redis;
-use crate::keys::{Names, Secret};
-use crate::link::Settings;
-use crate::resets::Resets;
-use crate::route::Route;
-use crate::seen::Seen;
-use crate::tls::InvalidTls;
-use crate::unheard::Unheard;
-use crate::url::{InvalidUrl, RedisUrl};
+use crate::executor::ScriptExecutor;
+use crate::protocol::hold_hints::HoldHints;
+use crate::protocol::keys::{HashSecret, KeyNames};
+use crate::protocol::namespace_secret::NamespaceSecret;
+use crate::protocol::sender::ScriptSender;
+use crate::topology::deployment::Deployment;
+use crate::topology::router::Router;
 
 /// Settings for a [`Redis`].
 pub struct RedisBuilder {
     url: Result<RedisUrl, InvalidUrl>,
     namespace: String,
-    secret: Option<Secret>,
+    secret: Option<HashSecret>,
     deadline: Duration,
     connect_deadline: Duration,
     test_clock: Option<Arc<dyn Clock>>,
-    confirmed_by: u32,
-    slots_apart: bool,
+    wait_for_replicas: u32,
+    force_cross_slot: bool,
     batches: bool,
 }
 
 impl Redis {
-    /// Settings for an engine on the servers at `url`, such as `redis://[user:password@]host:port[/db]`.
-    /// A [`RedisUrl`] says which other forms there are; one that is none is refused by
-    /// [`build`](RedisBuilder::build).
+    /// Settings for an engine on the servers at `url`, such as
+    /// `redis://[user:password@]host:port[/db]`. [`RedisUrl`] lists the other forms.
+    /// [`build`](RedisBuilder::build) returns an error for an invalid URL.
     pub fn builder(url: &str) -> RedisBuilder {
         RedisBuilder::new(url.parse())
     }
 }
 
 impl RedisUrl {
-    /// Settings for an engine on the servers at this address.
+    /// Settings for an engine on the servers of this URL.
     pub fn builder(self) -> RedisBuilder {
         RedisBuilder::new(Ok(self))
     }
 }
 
 impl RedisBuilder {
-    /// By how many replicas a charge can have to be [confirmed](Self::confirmed_by).
-    pub const MOST_REPLICAS: u32 = 8;
+    /// The [deadline](Self::deadline) unless set. Longer than short stalls of a healthy server; a
+    /// breaker keeps calls from waiting so long once the server is silent.
+    pub const DEADLINE: Duration = Duration::from_millis(100);
+    /// The most replicas to [wait for](Self::wait_for_replicas).
+    pub const MAX_REPLICAS: u32 = 8;
 
     fn new(url: Result<RedisUrl, InvalidUrl>) -> Self {
         Self {
             url,
             namespace: "tg".into(),
             secret: None,
-            deadline: Duration::from_millis(25),
+            deadline: Self::DEADLINE,
             connect_deadline: Duration::from_secs(1),
             test_clock: None,
-            confirmed_by: 0,
-            slots_apart: false,
+            wait_for_replicas: 0,
+            force_cross_slot: false,
             batches: true,
         }
     }
@@ -73,118 +79,115 @@ impl RedisBuilder {
         self
     }
 
-    /// What keys the hash of subjects. Without one, the first process stores a random one.
+    /// HMAC secret for keys. Without one, the first process stores a random one in Redis.
     #[must_use]
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.secret = Some(Secret::new(secret.into()));
+        self.secret = Some(HashSecret::new(secret.into()));
         self
     }
 
-    /// How long a call may take; 25 ms unless set.
+    /// Deadline of a call, with the time in the queue; 100 ms unless set.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// How long connecting may take, the handshake included; 1 s unless set.
+    /// Deadline for connecting, including the handshake; 1 s unless set.
     #[must_use]
     pub fn connect_deadline(mut self, deadline: Duration) -> Self {
         self.connect_deadline = deadline;
         self
     }
 
-    /// Lets nothing pass before so many replicas have what was charged for it; 0 unless set, which is
-    /// not to ask them. What they do not confirm within the deadline stays charged, and the call is
-    /// [`Ambiguous`](tidegate::EngineError::Ambiguous). At most [`MOST_REPLICAS`](Self::MOST_REPLICAS).
+    /// Number of replicas that must confirm a charge (`WAIT`) before it counts; 0 unless set. A
+    /// charge that is not confirmed within the deadline stays charged, and the call fails as
+    /// [`Ambiguous`](tidegate::EngineError::Ambiguous). At most
+    /// [`MAX_REPLICAS`](Self::MAX_REPLICAS).
     #[must_use]
-    pub fn confirmed_by(mut self, replicas: u32) -> Self {
-        self.confirmed_by = replicas;
+    pub fn wait_for_replicas(mut self, replicas: u32) -> Self {
+        self.wait_for_replicas = replicas;
         self
     }
 
-    /// Sends the instants of this clock instead of letting Redis read its own. For tests only: two
-    /// processes with two clocks would over-admit.
+    /// Sends the time of this clock to Redis, which then does not read its own. For tests only: two
+    /// processes with different clocks would admit too much.
     #[must_use]
     pub fn test_clock(mut self, clock: impl Clock) -> Self {
         self.test_clock = Some(Arc::new(clock));
         self
     }
 
-    /// Treats one server as if it were a Cluster, where no command may have keys of several slots.
+    /// Treats one server as a Cluster, in which no command may have keys of several slots (tests).
     #[doc(hidden)]
     #[must_use]
-    pub fn test_slots_apart(mut self) -> Self {
-        self.slots_apart = true;
+    pub fn test_force_cross_slot(mut self) -> Self {
+        self.force_cross_slot = true;
         self
     }
 
-    /// Sends every check alone, whatever else is on its way. To compare with.
+    /// Disables batching (tests).
     #[doc(hidden)]
     #[must_use]
-    pub fn test_unbatched(mut self) -> Self {
+    pub fn test_no_batching(mut self) -> Self {
         self.batches = false;
         self
     }
 
-    /// The engine. It connects by itself, now and whenever the connection is lost. The files that the
-    /// address names are read now, and again for every connection.
+    /// Builds the engine. It connects in the background, now and whenever the connection is lost.
+    /// The files that the URL names are read now, and again for every connection.
     pub fn build(self) -> Result<Redis, InvalidSettings> {
-        let address = Address::new(&self.url?)?;
-        let resets = Resets::default();
-        let settings = Settings {
-            resets: Some(resets.clone()),
+        let deployment = Deployment::new(&self.url?)?;
+        let settings = ConnectionSettings {
             deadline: self.deadline,
             connect_deadline: self.connect_deadline,
-            confirmed_by: self.confirmed_by,
-            ..Settings::default()
+            wait_for_replicas: self.wait_for_replicas,
+            ..ConnectionSettings::default()
         };
-        if self.secret.as_ref().is_some_and(Secret::is_empty) {
+        if self.secret.as_ref().is_some_and(HashSecret::is_empty) {
             return Err(InvalidSettings::EmptySecret);
         }
         if self.namespace.contains(['{', '}']) {
             return Err(InvalidSettings::Namespace(self.namespace.into()));
         }
-        if self.confirmed_by > Self::MOST_REPLICAS {
-            return Err(InvalidSettings::ConfirmedBy(self.confirmed_by));
+        if self.wait_for_replicas > Self::MAX_REPLICAS {
+            return Err(InvalidSettings::TooManyReplicas(self.wait_for_replicas));
         }
-        let (route, seen) = (Route::new(address, settings), Arc::new(Seen::new()));
-        let together = match self.batches {
-            false => Together::Nothing,
-            true if route.spans_slots() && !self.slots_apart => Together::Everything,
-            true => Together::SameKeys,
+        let data_loss = DataLossLog::default();
+        let router = Router::new(deployment, settings, data_loss.clone());
+        let (names, hold_hints) = (KeyNames::new(&self.namespace), Arc::new(HoldHints::new()));
+        let mode = match self.batches {
+            false => BatchMode::Off,
+            true if router.spans_slots() && !self.force_cross_slot => BatchMode::All,
+            true => BatchMode::SameKeys,
         };
-        let clock = self.test_clock.clone();
-        let batcher = Batcher::new(route.clone(), Arc::clone(&seen), clock, together);
+        let secret = NamespaceSecret::new(self.secret, router.clone(), &names, data_loss.clone());
+        let sender = ScriptSender { router, test_clock: self.test_clock };
+        let batcher = Batcher::new(sender.clone(), mode);
         Ok(Redis {
-            route,
-            names: Names::new(&self.namespace),
-            configured_secret: self.secret,
-            agreed: Mutex::new(None),
-            seen,
-            batcher,
-            slots_apart: self.slots_apart,
-            test_clock: self.test_clock,
-            resets,
-            enders: Semaphore::new(Unheard::MOST_AT_ONCE).into(),
+            secret,
+            executor: ScriptExecutor { sender, names, hold_hints, batcher },
+            force_cross_slot: self.force_cross_slot,
+            data_loss,
+            cleanup: Semaphore::new(AbandonedHolds::MAX_CLEANUP_TASKS).into(),
         })
     }
 }
 
-/// Why there is no engine of these settings.
+/// Why settings are invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InvalidSettings {
-    /// A URL that is not one of a Redis. It is not quoted: it may contain a password.
+    /// Not a Redis URL. It is not quoted, because it may contain a password.
     Url(InvalidUrl),
     /// Certificates or keys that cannot be used.
     Tls(InvalidTls),
-    /// A secret of no bytes, which everybody knows.
+    /// An empty secret.
     EmptySecret,
-    /// A namespace with a brace: Redis would take its slot from there, and not from the subject.
+    /// A namespace with a brace: it would become the hash tag instead of the subject.
     Namespace(Box<str>),
-    /// More replicas than anybody has, to confirm every charge.
-    ConfirmedBy(u32),
+    /// Above [`RedisBuilder::MAX_REPLICAS`].
+    TooManyReplicas(u32),
 }
 
 impl fmt::Display for InvalidSettings {
@@ -198,9 +201,9 @@ impl fmt::Display for InvalidSettings {
             Self::Namespace(namespace) => {
                 write!(f, "the namespace {namespace:?} has a brace; use one without {{ and }}")
             }
-            Self::ConfirmedBy(replicas) => {
-                let most = RedisBuilder::MOST_REPLICAS;
-                write!(f, "confirmed by {replicas} replicas; use at most {most}, or 0 for none")
+            Self::TooManyReplicas(replicas) => {
+                let max = RedisBuilder::MAX_REPLICAS;
+                write!(f, "{replicas} replicas to wait for; use at most {max}, or 0 for none")
             }
         }
     }
@@ -227,24 +230,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_nobody_could_have_meant_are_refused() {
+    fn invalid_settings_are_refused() {
         let fine = || Redis::builder("redis://127.0.0.1:1/0");
-        assert!(fine().namespace("a:b").secret("s").confirmed_by(8).build().is_ok());
+        assert!(fine().namespace("a:b").secret("s").wait_for_replicas(8).build().is_ok());
         for (builder, expected) in [
             (Redis::builder("redis://127.0.0.1:1/-1"), InvalidUrl::Database.into()),
             (Redis::builder("http://127.0.0.1"), InvalidUrl::Scheme.into()),
             (fine().secret(""), InvalidSettings::EmptySecret),
             (fine().namespace("a{b"), InvalidSettings::Namespace("a{b".into())),
             (fine().namespace("}"), InvalidSettings::Namespace("}".into())),
-            (fine().confirmed_by(9), InvalidSettings::ConfirmedBy(9)),
-            (fine().confirmed_by(u32::MAX), InvalidSettings::ConfirmedBy(u32::MAX)),
+            (fine().wait_for_replicas(9), InvalidSettings::TooManyReplicas(9)),
+            (fine().wait_for_replicas(u32::MAX), InvalidSettings::TooManyReplicas(u32::MAX)),
         ] {
             assert_eq!(builder.build().err(), Some(expected));
         }
     }
 
     #[test]
-    fn files_are_read_when_it_is_built_if_there_is_tls_at_all() {
+    fn files_are_read_by_build_if_tls_is_compiled_in() {
         let error = Redis::builder("rediss://h?ca=/nowhere/ca.pem").build().unwrap_err();
         let expected = match cfg!(feature = "tls") {
             true => InvalidTls::Unreadable("/nowhere/ca.pem".into(), ErrorKind::NotFound),

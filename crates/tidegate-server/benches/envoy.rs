@@ -1,5 +1,5 @@
-//! `ShouldRateLimit` in memory beside a bare tonic service of the same messages that decides nothing: same client,
-//! same run, in turns.
+//! `ShouldRateLimit` in memory compared with a bare tonic service that has the same messages and
+//! decides nothing. Both are measured in turn, with the same client.
 //!
 //! ```text
 //! cargo bench --package tidegate-server --bench envoy [-- SECONDS]
@@ -12,22 +12,22 @@ use std::time::Duration;
 
 use tidegate::policy::PolicyRule;
 use tidegate::{Memory, Policy};
-use tidegate_server::active::{Active, Adhoc};
-use tidegate_server::doors::Deadlines;
-use tidegate_server::drain;
-use tidegate_server::envoy::config::EnvoyConfig;
-use tidegate_server::envoy::grpc::Grpc;
-use tidegate_server::envoy::proto::service::ratelimit::v3::rate_limit_service_server::{
+use tidegate_config::envoy::EnvoyConfig;
+use tidegate_server::internal::check::{ActivePolicy, AdhocLimits, CheckService};
+use tidegate_server::internal::observe::metrics::{ListenerKind, Metrics};
+use tidegate_server::internal::shutdown;
+use tidegate_server::internal::transport::envoy::grpc::GrpcServices;
+use tidegate_server::internal::transport::envoy::proto::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
-use tidegate_server::envoy::proto::{
+use tidegate_server::internal::transport::envoy::proto::{
     Code, DescriptorStatus, Entry, RateLimit, RateLimitDescriptor, RateLimitRequest,
     RateLimitResponse, Unit,
 };
-use tidegate_server::envoy::service::{RateLimits, Settings};
-use tidegate_server::http::connection;
-use tidegate_server::metrics::{Door, Metrics};
-use tidegate_server::service::Service;
+use tidegate_server::internal::transport::envoy::service::EnvoyService;
+use tidegate_server::internal::transport::envoy::settings::EnvoySettings;
+use tidegate_server::internal::transport::listener::Timeouts;
+use tidegate_server::internal::transport::listener::http_connection;
 use tidegate_tower::extract::TrustedProxies;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -46,27 +46,27 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 fn main() -> Fallible<()> {
     // Cargo itself passes `--bench`.
     let seconds = std::env::args().skip(1).find_map(|text| text.parse().ok()).unwrap_or(2);
-    let (serving, asking) = (Runtime::new()?, Runtime::new()?);
-    let (ours, bare) = (serving.block_on(tidegate())?, serving.block_on(bare())?);
+    let (serving, calling) = (Runtime::new()?, Runtime::new()?);
+    let (tidegate, bare) = (serving.block_on(tidegate())?, serving.block_on(bare())?);
     let span = Duration::from_secs(seconds);
     let mut rounds = [Vec::new(), Vec::new()];
-    // A round to warm up that does not count.
+    // The first round warms up and is not counted.
     for round in 0..=ROUNDS {
-        for (which, address) in [ours, bare].into_iter().enumerate() {
-            let measured = asking.block_on(measure(address, span))?;
+        for (which, address) in [tidegate, bare].into_iter().enumerate() {
+            let measured = calling.block_on(measure(address, span))?;
             if round > 0 {
                 rounds[which].push(measured);
             }
         }
     }
-    let [ours, bare] = rounds.map(median);
+    let [tidegate, bare] = rounds.map(median);
     println!(
         "{CALLERS} callers on {CONNECTIONS} connections, median of {ROUNDS} rounds of {seconds} s"
     );
-    for (name, Measured { rate, p99 }) in [("tidegate", ours), ("bare tonic", bare)] {
+    for (name, Measured { rate, p99 }) in [("tidegate", tidegate), ("bare tonic", bare)] {
         println!("{name:>10}: {rate:>7} requests/s, p99 {:.2} ms", p99.as_secs_f64() * 1e3);
     }
-    let share = ours.rate * 100 / bare.rate.max(1);
+    let share = tidegate.rate * 100 / bare.rate.max(1);
     println!("{share} % of the bare service's requests");
     Ok(())
 }
@@ -77,7 +77,7 @@ struct Measured {
     p99: Duration,
 }
 
-/// The median of each number for itself.
+/// The median of each number separately.
 fn median(mut rounds: Vec<Measured>) -> Measured {
     rounds.sort_by_key(|measured| measured.rate);
     let rate = rounds[rounds.len() / 2].rate;
@@ -85,7 +85,7 @@ fn median(mut rounds: Vec<Measured>) -> Measured {
     Measured { rate, p99: rounds[rounds.len() / 2].p99 }
 }
 
-/// Asks as fast as answers come.
+/// Sends the next request as soon as the response arrives, on every caller.
 async fn measure(address: SocketAddr, span: Duration) -> Fallible<Measured> {
     let mut channels = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -125,8 +125,8 @@ async fn call(
         let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
         let codec = tonic_prost::ProstCodec::default();
-        let answer = client.unary(tonic::Request::new(request(key)), path, codec).await?;
-        let response: RateLimitResponse = answer.into_inner();
+        let reply = client.unary(tonic::Request::new(request(key)), path, codec).await?;
+        let response: RateLimitResponse = reply.into_inner();
         assert_eq!(response.overall_code(), Code::Ok);
         times.push(before.elapsed());
     }
@@ -139,32 +139,34 @@ fn request(key: u64) -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
-/// The real door of a real service.
+/// The gRPC listener of a real service.
 async fn tidegate() -> Fallible<SocketAddr> {
     let metrics = Arc::new(Metrics::default());
     let config = Arc::new(EnvoyConfig::load_str("edge.yaml", FILE)?);
     let policy = Policy::new([] as [PolicyRule; 0])?;
-    let active = Active::new(policy, TrustedProxies::default(), Adhoc::Refuse, &metrics);
+    let active =
+        ActivePolicy::new(policy, TrustedProxies::default(), AdhocLimits::Refuse, &metrics);
     let active = active.with_envoy(Some(config), &metrics);
-    let service = Arc::new(Service::new(Arc::new(Memory::default()), active, metrics.clone()));
-    let limits = RateLimits::new(service, Settings::default());
-    let (drainer, drain) = drain::channel();
-    let deadlines = Deadlines::default();
-    let grpc = Grpc::new(Arc::new(limits), Arc::default(), deadlines, drain.clone());
+    let service = Arc::new(CheckService::new(Arc::new(Memory::default()), active, metrics.clone()));
+    let limits = EnvoyService::new(service, EnvoySettings::default());
+    let (drainer, drain) = shutdown::channel();
+    let deadlines = Timeouts::default();
+    let grpc = GrpcServices::new(Arc::new(limits), Arc::default(), deadlines, drain.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         let _drainer = drainer;
         while let Ok((stream, _)) = listener.accept().await {
-            let open = metrics.connect(Door::Grpc);
-            let serve = connection::serve(stream, grpc.clone(), open, deadlines, drain.clone());
+            let open = metrics.connect(ListenerKind::Grpc);
+            let serve =
+                http_connection::serve(stream, grpc.clone(), open, deadlines, drain.clone());
             tokio::spawn(async move { serve.await.ok() });
         }
     });
     Ok(address)
 }
 
-/// Answers without a thought.
+/// Allows everything.
 struct Bare;
 
 #[tonic::async_trait]

@@ -1,44 +1,43 @@
-//! The Tidegate server.
+//! The Tidegate server: HTTP, RESP and gRPC listeners over one rate limiter.
 //!
 //! # Layout
 //!
-//! - [`cli`]: the command line.
-//! - [`server`]: its doors, its life and its end. [`drain`]: the end.
-//! - [`doors`]: how clients come in, with TLS and how many. [`http`] and [`resp`]: what is spoken there. [`envoy`]: what Envoy asks, over gRPC and JSON, and its files. [`tokens`]: who
-//!   may ask.
-//! - [`console`]: pages for people, at the door of HTTP.
-//! - [`service`]: what every door asks. [`explain`]: the same in sentences.
-//! - [`config`]: the policy file. [`policies`]: where the policy comes from, and rules set while
-//!   running. [`active`]: what is in force. [`changes`]: what another reading has changed. [`watch`]: reading it again. [`store`]: where counts are
-//!   kept.
-//! - `unfinished`: how much is kept of requests that are not all there yet.
-//! - [`replay`]: access logs through candidate policies. [`plot`]: pictures of simulations. [`mod@bench`]: how fast a target answers.
-//! - [`metrics`], [`hottest`], [`live`], [`logs`], [`trace`]: what can be seen from outside. [`supervisor`]: what systemd is told.
+//! Each module imports only modules above it in this list:
+//!
+//! - `text`: numbers, durations and foreign text for display.
+//! - `shutdown`: the shutdown signal.
+//! - `observe`: metrics, logs, traces, hot keys and traffic statistics.
+//! - `tls`: certificates. `store`: store address to engine with layers. `store_monitor`: probes and
+//!   logs of its health. `readiness`: when the server is ready. `chart`: SVG charts.
+//! - `check`: what every transport calls.
+//! - `policy`: where the policy comes from.
+//! - `transport`: HTTP, RESP and gRPC.
+//! - `console`: HTML pages.
+//! - `server`: bind, run, shut down.
 
-pub mod active;
-pub mod bench;
-pub mod changes;
-pub mod cli;
-pub mod config;
-pub mod console;
-pub mod doors;
-pub mod drain;
-pub mod envoy;
-pub mod explain;
-pub mod hottest;
-pub mod http;
-pub mod live;
-pub mod logs;
-pub mod metrics;
-pub mod plot;
-pub mod policies;
-pub mod replay;
-pub mod resp;
-pub mod server;
-pub mod service;
-pub mod store;
-pub mod supervisor;
-pub mod tokens;
-pub mod trace;
-mod unfinished;
-pub mod watch;
+pub(crate) mod chart;
+pub(crate) mod check;
+pub(crate) mod console;
+#[doc(hidden)]
+pub mod internal;
+pub(crate) mod observe;
+pub(crate) mod policy;
+pub(crate) mod readiness;
+pub(crate) mod server;
+pub(crate) mod shutdown;
+pub(crate) mod store;
+pub(crate) mod store_monitor;
+pub(crate) mod text;
+pub(crate) mod tls;
+pub(crate) mod transport;
+
+pub use check::WaitLimits;
+pub use observe::otlp::OtlpOptions;
+pub use policy::{EnvoySource, PolicySource};
+pub use readiness::ReadyWhen;
+pub use server::{EnvoyOptions, Exposure, Server, ServerOptions};
+pub use store::{Store, StoreError};
+pub use transport::allowed_hosts::{HostName, InvalidHostName};
+pub use transport::auth::AuthTokens;
+pub use transport::envoy::settings::{EnvoySettings, ResponseHeaders};
+pub use transport::listener::{ListenerOptions, Timeouts};

@@ -1,111 +1,177 @@
-//! The server: its doors, its life and its end.
+//! Binds the listeners, spawns the tasks, serves, and shuts down. Imported by no other module.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::InvalidRule;
+use tidegate_config::{MemorySize, Problems};
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
-use tracing::{info, warn};
+use tokio::task::JoinHandle;
+use tracing::warn;
 
-use crate::config::Problems;
-use crate::console::{Console, HostName, Tls};
-use crate::doors::accept::Entrance;
-pub use crate::doors::exposed::Exposure;
-use crate::doors::room::Room;
-use crate::doors::{self, exposed};
-use crate::drain;
-use crate::envoy;
-use crate::envoy::grpc::Grpc;
-use crate::envoy::service::RateLimits;
-use crate::envoy::stats::Stats;
-use crate::http;
-use crate::live;
-use crate::metrics::{Door, Metrics};
-use crate::policies::{EnvoySource, Policies, Source, Sources};
-use crate::resp;
-use crate::service::Service;
-use crate::store::{Layers, Store, StoreError};
-use crate::tokens::Tokens;
-use crate::trace::export::Exporter;
-use crate::trace::{self, Tracer};
-use crate::watch;
+use crate::check::CheckService;
+use crate::console::{self, ConsoleContext, ConsoleState, CookieSecurity};
+use crate::observe::memory::MemoryMonitor;
+use crate::observe::metrics::{ListenerKind, Metrics};
+use crate::observe::otlp;
+use crate::observe::otlp::Tracer;
+use crate::observe::otlp::export::Exporter;
+use crate::policy::{EnvoySource, PolicyManager, PolicySource, PolicySources, watcher};
+use crate::readiness::ReadyWhen;
+use crate::shutdown::{self, Shutdown};
+use crate::store::{EngineStack, Store, StoreError};
+use crate::store_monitor::StoreMonitor;
+use crate::transport::allowed_hosts::{AllowedHosts, HostName};
+use crate::transport::auth::AuthTokens;
+use crate::transport::envoy;
+use crate::transport::envoy::grpc::GrpcServices;
+use crate::transport::envoy::service::EnvoyService;
+use crate::transport::envoy::stats::EnvoyStats;
+use crate::transport::http;
+use crate::transport::listener::accept::Acceptor;
+use crate::transport::listener::connection_limit::ConnectionLimit;
+use crate::transport::listener::exposure;
+pub use crate::transport::listener::exposure::Exposure;
+use crate::transport::listener::{self, http_connection};
+use crate::transport::resp;
 
-/// What a server is to be.
+/// The options of a server.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// Where the policy comes from.
-    pub source: Source,
-    /// Where the counts are kept; as the policy says if not given.
+    pub source: PolicySource,
+    /// The store; if `None`, the one that the policy names, or memory.
     pub store: Option<Store>,
-    /// Where HTTP is spoken.
+    /// HTTP listen address.
     pub http: SocketAddr,
-    /// Where the Redis protocol is spoken.
+    /// RESP listen address.
     pub resp: SocketAddr,
-    /// Where gRPC is spoken.
+    /// gRPC listen address.
     pub grpc: SocketAddr,
-    /// How Envoy is answered.
+    /// Listen address of `/healthz` and `/readyz` alone; `None` serves them over HTTP only.
+    pub health: Option<SocketAddr>,
+    /// Options of Envoy's rate limit service.
     pub envoy: EnvoyOptions,
-    /// How the doors are guarded.
-    pub doors: doors::Options,
-    /// What opens the doors.
-    pub tokens: Tokens,
-    /// May anybody come in from anywhere?
+    /// Certificates, timeouts and connection limit of the listeners.
+    pub listeners: listener::ListenerOptions,
+    /// API and admin tokens.
+    pub tokens: AuthTokens,
+    /// Whether other machines may connect without authentication.
     pub exposure: Exposure,
-    /// Where spans of its calls go, if they do.
-    pub traces: Option<trace::Options>,
-    /// Names by which people reach the console, besides the address of its door.
+    /// Tracing; off if `None`.
+    pub traces: Option<otlp::OtlpOptions>,
+    /// Host names of the HTTP listener, in addition to the address of its listener.
     pub console_hosts: Vec<HostName>,
+    /// Memory for state in this process; overrides the policy.
+    pub memory: Option<MemorySize>,
+    /// File with the last copy of run-time rules and overrides.
+    pub runtime_file: Option<PathBuf>,
+    /// When the server reports that it is ready.
+    pub ready_when: ReadyWhen,
 }
 
-/// How Envoy is answered.
+/// Options of Envoy's rate limit service.
 #[derive(Clone, Default, Debug)]
 pub struct EnvoyOptions {
-    /// Where the limits of its domains come from; without, everything passes.
+    /// Where the limits of its domains come from; without, everything is allowed.
     pub source: Option<EnvoySource>,
-    /// What it is told.
-    pub settings: envoy::service::Settings,
-    /// Is anything counted under envoyproxy/ratelimit's names?
+    /// Modes and headers of responses.
+    pub settings: envoy::settings::EnvoySettings,
+    /// Whether to count under the names of envoyproxy/ratelimit too.
     pub stats: bool,
 }
 
-/// A server with its doors open and nobody served yet.
+/// A server with bound listeners that does not serve yet.
 pub struct Server {
-    service: Arc<Service>,
-    policies: Arc<Policies>,
-    tokens: Arc<Tokens>,
-    doors: doors::Options,
-    listeners: Listeners,
-    envoy: Arc<RateLimits>,
-    workers: Workers,
+    service: Arc<CheckService>,
+    policies: Arc<PolicyManager>,
+    tokens: Arc<AuthTokens>,
+    options: listener::ListenerOptions,
+    listeners: BoundListeners,
+    envoy: Arc<EnvoyService>,
+    workers: ListenerRuntimes,
     store: Store,
-    layers: Layers,
+    layers: EngineStack,
     exporter: Option<Exporter>,
-    console: Arc<Console>,
+    console: Arc<ConsoleState>,
+    hosts: Arc<AllowedHosts>,
+    ready_when: ReadyWhen,
 }
 
-struct Listeners {
+struct BoundListeners {
     http: TcpListener,
     resp: TcpListener,
     grpc: TcpListener,
+    health: Option<TcpListener>,
 }
 
-/// Threads of the Redis door's own, one less than there are processors.
-///
-/// A command takes a microsecond. Spread over as many threads as there are processors, it takes
-/// longer to wake one of them than to answer, and the clients on the same machine have to wait.
-struct Workers(Option<Runtime>);
+impl BoundListeners {
+    /// Binds HTTP, RESP, gRPC and health; RESP and health belong to threads of their own.
+    async fn bind(
+        [http, resp, grpc]: [SocketAddr; 3],
+        health: Option<SocketAddr>,
+        workers: &ListenerRuntimes,
+    ) -> Result<Self, StartError> {
+        let bind = async |address| {
+            TcpListener::bind(address).await.map_err(|error| StartError::Bind(address, error))
+        };
+        let bind_on = async |address, runtime: &OwnRuntime| {
+            let bound = bind(address).await?.into_std();
+            let _runtime = runtime.handle().enter();
+            let bound = bound.and_then(TcpListener::from_std);
+            bound.map_err(|error| StartError::Bind(address, error))
+        };
+        let (http, grpc) = (bind(http).await?, bind(grpc).await?);
+        let resp = bind_on(resp, &workers.resp).await?;
+        let health = match (health, &workers.health) {
+            (Some(address), Some(runtime)) => Some(bind_on(address, runtime).await?),
+            _ => None,
+        };
+        Ok(Self { http, resp, grpc, health })
+    }
+}
 
-impl Workers {
-    fn new() -> io::Result<Self> {
+/// Threads of single listeners.
+struct ListenerRuntimes {
+    /// One thread less than there are processors. A command takes a microsecond. With as many
+    /// threads as processors, waking a thread takes longer than the command, and clients on the
+    /// same machine get no processor.
+    resp: OwnRuntime,
+    /// One thread: a probe is answered while the threads of the other listeners are busy.
+    health: Option<OwnRuntime>,
+}
+
+impl ListenerRuntimes {
+    fn new(health: Option<SocketAddr>) -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = processors.saturating_sub(1).max(1);
+        let health = health.map(|_| OwnRuntime::new("tidegate-health", 1)).transpose()?;
+        Ok(Self { resp: OwnRuntime::new("tidegate-resp", threads)?, health })
+    }
+
+    /// Serves the probes, in plaintext and with a connection limit of their own.
+    fn serve_health(&self, bound: Option<TcpListener>, other: &Acceptor, app: &http::AppState) {
+        let (Some(listener), Some(runtime)) = (bound, &self.health) else { return };
+        let limit = Arc::new(ConnectionLimit::new(MAX_PROBES));
+        let acceptor = Acceptor { limit, certificates: None, ..other.clone() };
+        runtime.handle().spawn(http::serve_health(acceptor, listener, app.clone()));
+    }
+}
+
+/// A runtime besides the one that the server runs in.
+struct OwnRuntime(Option<Runtime>);
+
+impl OwnRuntime {
+    fn new(name: &str, threads: usize) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(processors.saturating_sub(1).max(1));
-        Ok(Self(Some(runtime.thread_name("tidegate-resp").enable_all().build()?)))
+        let runtime = runtime.worker_threads(threads).thread_name(name).enable_all().build()?;
+        Ok(Self(Some(runtime)))
     }
 
     fn handle(&self) -> Handle {
@@ -113,8 +179,8 @@ impl Workers {
     }
 }
 
-/// A runtime that is dropped waits for its threads, which is not allowed where others run.
-impl Drop for Workers {
+/// Dropping a runtime waits for its threads, which is not allowed within another runtime.
+impl Drop for OwnRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -122,24 +188,27 @@ impl Drop for Workers {
     }
 }
 
-/// How long the drain waits for clients that are still being answered: a little longer than the
-/// longest wait that one can ask for.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(65);
-/// How long giving back what was borrowed may take.
+/// Most connections of the health listener.
+const MAX_PROBES: usize = 64;
+/// How long the start waits for run-time rules and overrides.
+const FIRST_SYNC: Duration = Duration::from_millis(500);
+/// The timeout for returning leased permits to the store.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Reads the policy and opens the doors. It does not wait for the store.
-    pub async fn bind(options: Options) -> Result<Self, StartError> {
-        let mut doors = options.doors;
-        let tls = doors.tls.take();
-        let sources = Sources { policy: options.source, envoy: options.envoy.source, tls };
-        let (read, seen) = sources.load();
+    /// Loads the policy and binds the listeners. It waits at most half a second for the store.
+    pub async fn bind(options: ServerOptions) -> Result<Self, StartError> {
+        let mut listener_options = options.listeners;
+        let tls = listener_options.tls.take();
+        let sources = PolicySources { policy: options.source, envoy: options.envoy.source, tls };
+        let (read, versions) = sources.load_at_start();
         let read = read?;
         let addresses = [options.http, options.resp, options.grpc];
-        exposed::look(&addresses, &options.tokens, read.tls.as_ref(), options.exposure)
+        exposure::check_exposure(&addresses, &options.tokens, read.tls.as_ref(), options.exposure)
             .map_err(StartError::Exposed)?
-            .tell();
+            .log();
+        exposure::log_short_tokens(&options.tokens);
+        exposure::log_root();
         for warning in read.warnings() {
             warn!("{warning}");
         }
@@ -150,44 +219,40 @@ impl Server {
             (None, None) => Store::MEMORY,
         };
         let metrics = Arc::new(Metrics::default());
-        let layers = store.engine_with_layers(&loaded.settings, &metrics)?;
+        let mut settings = loaded.settings.clone();
+        settings.memory = options.memory.unwrap_or(settings.memory);
+        let layers = store.engine_with_layers(&settings, &metrics)?;
         let active = read.active(&metrics)?;
-        let mut service = Service::new(layers.engine.clone(), active, metrics);
-        let mut exporter = None;
-        if let Some(options) = &options.traces {
-            let (tracer, spans) = Tracer::new(options);
-            (service, exporter) = (service.traced_by(tracer), Some(spans));
-        }
-        let service = Arc::new(service);
-        let policies = Arc::new(Policies::new(service.clone(), sources, read, seen));
-        let mut envoy = RateLimits::new(service.clone(), options.envoy.settings);
+        let service = CheckService::new(layers.engine.clone(), active, metrics);
+        let service = service.with_wait_limits(listener_options.waits);
+        let (service, exporter) = traced(service, options.traces.as_ref());
+        let policies = PolicyManager::new(service.clone(), sources, read, versions);
+        let file = options.runtime_file.as_deref();
+        let policies = policies.with_runtime(layers.runtime.clone(), layers.fleet.clone(), file);
+        let policies = Arc::new(policies.map_err(StartError::RuntimeFile)?);
+        first_sync(&policies).await;
+        let mut envoy = EnvoyService::new(service.clone(), options.envoy.settings);
         if options.envoy.stats {
-            envoy = envoy.counted_by(Arc::new(Stats::default()));
+            envoy = envoy.with_stats(Arc::new(EnvoyStats::default()));
         }
         let envoy = Arc::new(envoy);
-        let bind = async |address| {
-            TcpListener::bind(address).await.map_err(|error| StartError::Bind(address, error))
-        };
-        let workers = Workers::new().map_err(StartError::Threads)?;
-        let http = bind(options.http).await?;
-        let grpc = bind(options.grpc).await?;
-        let resp = {
-            let bound = bind(options.resp).await?.into_std();
-            let _workers = workers.handle().enter();
-            let bound = bound.and_then(TcpListener::from_std);
-            bound.map_err(|error| StartError::Bind(options.resp, error))?
-        };
+        let workers = ListenerRuntimes::new(options.health).map_err(StartError::Threads)?;
+        let listeners = BoundListeners::bind(addresses, options.health, &workers).await?;
         let tokens = Arc::new(options.tokens);
-        let address = http.local_addr().map_err(|error| StartError::Bind(options.http, error))?;
-        let tls = if policies.certificates().is_some() { Tls::On } else { Tls::Off };
+        let address = listeners.http.local_addr();
+        let address = address.map_err(|error| StartError::Bind(options.http, error))?;
+        let tls = match policies.certificates() {
+            Some(_) => CookieSecurity::On,
+            None => CookieSecurity::Off,
+        };
         let clock = service.clock().clone();
-        let console = Arc::new(Console::new(address, tls, options.console_hosts, clock));
-        let listeners = Listeners { http, resp, grpc };
+        let console = Arc::new(ConsoleState::new(address, tls, clock));
+        let hosts = Arc::new(AllowedHosts::new(address, options.console_hosts));
         Ok(Self {
             service,
             policies,
             tokens,
-            doors,
+            options: listener_options,
             listeners,
             envoy,
             workers,
@@ -195,120 +260,171 @@ impl Server {
             layers,
             exporter,
             console,
+            hosts,
+            ready_when: options.ready_when,
         })
     }
 
-    /// Where HTTP is spoken.
+    /// The bound address of the HTTP listener.
     pub fn http_address(&self) -> io::Result<SocketAddr> {
         self.listeners.http.local_addr()
     }
 
-    /// Where the Redis protocol is spoken.
+    /// The bound address of the RESP listener.
     pub fn resp_address(&self) -> io::Result<SocketAddr> {
         self.listeners.resp.local_addr()
     }
 
-    /// Where gRPC is spoken.
+    /// The bound address of the gRPC listener.
     pub fn grpc_address(&self) -> io::Result<SocketAddr> {
         self.listeners.grpc.local_addr()
     }
 
-    /// Where the counts are kept.
+    /// The bound address of the health listener, if there is one.
+    pub fn health_address(&self) -> Option<SocketAddr> {
+        self.listeners.health.as_ref()?.local_addr().ok()
+    }
+
+    /// The store in use.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Do the doors have TLS?
+    /// Whether the listeners use TLS.
     pub fn has_tls(&self) -> bool {
         self.policies.certificates().is_some()
     }
 
-    /// Does whoever asks have to show a token?
+    /// Whether checks need a token.
     pub fn needs_token(&self) -> bool {
         self.tokens.guards_checks()
     }
 
-    /// What the doors ask.
-    pub fn service(&self) -> &Arc<Service> {
+    /// The service behind all listeners.
+    pub fn service(&self) -> &Arc<CheckService> {
         &self.service
     }
 
     /// The policy and where it comes from.
-    pub fn policies(&self) -> &Arc<Policies> {
+    pub fn policies(&self) -> &Arc<PolicyManager> {
         &self.policies
     }
 
-    /// Serves until `shutdown` completes, and then until everybody who asked is answered.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let (drainer, drain) = drain::channel();
-        let Self { service, policies, tokens, doors, listeners, .. } = self;
-        let Self { envoy, workers, store, layers, exporter, console, .. } = self;
-        let exporting = exporter.map(Exporter::start);
-        let asked = service.clone();
-        tokio::spawn(watch::watch(policies.clone(), drain.clone()));
-        tokio::spawn(live::run(service.clone(), drain.clone()));
-        let deadlines = doors.deadlines;
-        let services = Grpc::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
-        let (told, asked_too) = (services.clone(), service.clone());
-        tokio::spawn(async move { told.tell_health(|| asked_too.health().up).await });
-        let entrance = Entrance {
-            door: Door::Http,
-            room: Arc::new(Room::new(doors.max_connections)),
+    /// Serves until `shutdown` completes, then finishes the requests in flight.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let (drainer, drain) = shutdown::channel();
+        let exporter = self.exporter.take().map(Exporter::start);
+        self.spawn_monitors(&drain);
+        let (service, store, layers) =
+            (self.service.clone(), self.store.clone(), self.layers.clone());
+        // Its threads serve until the drain has ended.
+        let (accepting, _workers) = self.accept(drain);
+        let monitored = async {
+            match layers.breaker.clone() {
+                Some(breaker) => {
+                    let (health, errors) =
+                        (|| service.health(), || service.metrics().store_errors());
+                    StoreMonitor::new(store, breaker, layers.deadline).run(health, errors).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown => {}
+            () = monitored => {}
+        }
+        drainer.drain(accepting).await;
+        // Permits that are not returned count as used in the store.
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, layers.close()).await;
+        if let Some(exporter) = exporter {
+            exporter.finish().await;
+        }
+    }
+
+    /// Spawns what runs beside the listeners until the drain begins.
+    fn spawn_monitors(&self, drain: &Shutdown) {
+        let Self { service, policies, .. } = self;
+        tokio::spawn(watcher::watch(policies.clone(), drain.clone()));
+        let checks = service.clone();
+        let memory = move || checks.look_at_memory();
+        tokio::spawn(MemoryMonitor::default().run(memory, drain.clone()));
+        tokio::spawn(policies.clone().follow_runtime(drain.clone()));
+        let (clock, metrics) = (service.clock().clone(), service.metrics().clone());
+        tokio::spawn(service.traffic().clone().run(clock, metrics, drain.clone()));
+    }
+
+    /// Starts all listeners. They accept until the drain begins.
+    fn accept(self, drain: Shutdown) -> ([JoinHandle<()>; 3], ListenerRuntimes) {
+        let Self { service, policies, tokens, options, listeners, .. } = self;
+        let Self { envoy, workers, console, hosts, ready_when, .. } = self;
+        let deadlines = options.deadlines;
+        let services = GrpcServices::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
+        let (health, checks) = (services.clone(), service.clone());
+        tokio::spawn(async move { health.publish_health(ready_when, || checks.health()).await });
+        let metrics = service.metrics().clone();
+        let acceptor = Acceptor {
+            kind: ListenerKind::Http,
+            limit: Arc::new(ConnectionLimit::new(options.max_connections)),
             certificates: policies.certificates().cloned(),
-            metrics: service.metrics().clone(),
+            metrics: metrics.clone(),
             deadlines,
         };
-        let door = http::Door {
+        let app = http::AppState {
             service: service.clone(),
             policies,
             tokens: tokens.clone(),
+            hosts,
             envoy,
-            console,
             drain: drain.clone(),
+            ready_when,
         };
-        let router = http::router(door, &services);
-        let metrics = service.metrics().clone();
-        let http = entrance.clone().open(listeners.http, drain.clone(), move |stream, drain| {
-            let open = metrics.connect(Door::Http);
-            let connection =
-                http::connection::serve(stream, router.clone(), open, deadlines, drain);
-            // A client that breaks off is none of our business.
+        workers.serve_health(listeners.health, &acceptor, &app);
+        let pages = console::router(ConsoleContext { app: app.clone(), console });
+        let router = http::router(app, &services, pages);
+        let counted = metrics.clone();
+        let http = acceptor.clone().run(listeners.http, drain.clone(), move |stream, drain| {
+            let open = counted.connect(ListenerKind::Http);
+            let connection = http_connection::serve(stream, router.clone(), open, deadlines, drain);
+            // An error is that of a client that disconnects.
             async move { drop(connection.await) }
         });
-        let metrics = service.metrics().clone();
-        let grpc = Entrance { door: Door::Grpc, ..entrance.clone() };
-        let grpc = grpc.open(listeners.grpc, drain.clone(), move |stream, drain| {
-            let open = metrics.connect(Door::Grpc);
+        let grpc = Acceptor { kind: ListenerKind::Grpc, ..acceptor.clone() };
+        let grpc = grpc.run(listeners.grpc, drain.clone(), move |stream, drain| {
+            let open = metrics.connect(ListenerKind::Grpc);
             let connection =
-                http::connection::serve(stream, services.clone(), open, deadlines, drain);
+                http_connection::serve(stream, services.clone(), open, deadlines, drain);
             async move { drop(connection.await) }
         });
-        let resp = Entrance { door: Door::Resp, ..entrance };
-        let resp = resp.open(listeners.resp, drain, move |stream, drain| {
+        let resp = Acceptor { kind: ListenerKind::Resp, ..acceptor };
+        let resp = resp.run(listeners.resp, drain, move |stream, drain| {
             let (service, tokens) = (service.clone(), tokens.clone());
             let connection = resp::connection::serve(stream, service, tokens, deadlines, drain);
             async move { drop(connection.await) }
         });
-        let doors = [tokio::spawn(http), tokio::spawn(grpc), workers.handle().spawn(resp)];
-        tokio::select! {
-            () = shutdown => {}
-            () = store.tell(|| asked.health(), || asked.metrics().store_errors()) => {}
-        }
-        info!("draining: no new connections, open ones are answered");
-        drainer.begin();
-        for door in doors {
-            let _ = door.await;
-        }
-        match tokio::time::timeout(DRAIN_DEADLINE, drainer.finished()).await {
-            Ok(()) => info!("drained"),
-            Err(_) => warn!("some clients are still being answered; leaving them"),
-        }
-        // What the store does not hear of it charges by itself.
-        let _ = tokio::time::timeout(CLOSE_DEADLINE, layers.close()).await;
-        if let Some(exporting) = exporting {
-            exporting.finish().await;
-        }
+        let resp = workers.resp.handle().spawn(resp);
+        ([tokio::spawn(http), tokio::spawn(grpc), resp], workers)
     }
+}
+
+/// The service with traces, if they are on, and what exports them.
+fn traced(
+    service: CheckService,
+    options: Option<&otlp::OtlpOptions>,
+) -> (Arc<CheckService>, Option<Exporter>) {
+    let Some(options) = options else { return (Arc::new(service), None) };
+    let (tracer, exporter) = Tracer::new(options);
+    (Arc::new(service.with_tracer(tracer)), Some(exporter))
+}
+
+/// Waits for run-time rules and overrides. Without a reply, their file or the policy file alone is
+/// in force until the store replies.
+async fn first_sync(policies: &PolicyManager) {
+    let synced = async {
+        while policies.sync().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = tokio::time::timeout(FIRST_SYNC, synced).await;
 }
 
 impl fmt::Debug for Server {
@@ -320,18 +436,20 @@ impl fmt::Debug for Server {
 /// Why a server does not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// Anybody could come in.
+    /// Other machines could connect to this address without authentication.
     Exposed(SocketAddr),
-    /// The policy is not good.
+    /// The policy does not load.
     Policy(Problems),
-    /// The rules do not go together.
+    /// The rules conflict.
     Rules(InvalidRule),
-    /// The store is not one.
+    /// The store cannot be used.
     Store(StoreError),
-    /// The address cannot be had.
+    /// The address cannot be bound.
     Bind(SocketAddr, io::Error),
-    /// The system has no threads to give.
+    /// Threads cannot be started.
     Threads(io::Error),
+    /// The file of run-time rules and overrides cannot be read.
+    RuntimeFile(io::Error),
 }
 
 impl fmt::Display for StartError {
@@ -339,16 +457,22 @@ impl fmt::Display for StartError {
         match self {
             Self::Exposed(address) => write!(
                 f,
-                "{address} can be reached from other machines, and neither a token nor TLS guards it; \
-                 set TIDEGATE_TOKEN, give it certificates, use a loopback address, or say --insecure"
+                "{address} is reachable from other machines without token or TLS; set \
+                 TIDEGATE_TOKEN, configure TLS, listen on loopback, or pass --insecure"
             ),
             Self::Policy(problems) => problems.fmt(f),
             Self::Rules(invalid) => invalid.fmt(f),
             Self::Store(error) => error.fmt(f),
             Self::Threads(error) => write!(f, "cannot start threads ({error})"),
+            Self::RuntimeFile(error) => write!(
+                f,
+                "cannot read the file given with --runtime-file ({error}); restore it, or delete \
+                 it to start without run-time rules and overrides"
+            ),
             Self::Bind(address, error) => write!(
                 f,
-                "cannot listen on {address} ({error}); choose another address with --http, --grpc or --resp"
+                "cannot listen on {address} ({error}); choose another address with --http, \
+                 --grpc, --resp or --health"
             ),
         }
     }

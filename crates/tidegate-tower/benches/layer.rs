@@ -1,7 +1,7 @@
-//! What the layer adds to a bare axum handler, beside `tower_governor` in the same run.
+//! Overhead of the layer over a bare axum handler, compared with `tower_governor`.
 //!
-//! `cargo bench -p tidegate-tower --bench layer` prints medians over rounds in which all take turns;
-//! with `-- tidegate` only of those whose name has that in it.
+//! `cargo bench -p tidegate-tower --bench layer` prints medians over interleaved rounds; `--
+//! tidegate` runs only the contenders whose name contains that text.
 #![expect(clippy::unwrap_used, reason = "a benchmark")]
 
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use http::Request;
 use tidegate::{Clock, Limiter, Memory, Rule, SystemClock};
-use tidegate_model::Counting;
+use tidegate_model::CountingAllocator;
 use tidegate_tower::{ClientIp, Header, KeyedRule, RateLimitLayer};
 use tower::Service;
 use tower::layer::util::Identity;
@@ -22,7 +22,7 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 const ADDRESSES: u32 = 1_000;
 const REQUESTS: u32 = 20_000;
@@ -36,24 +36,24 @@ struct Contender {
 }
 
 fn main() {
-    // `cargo test --benches` only wants to know that it runs.
+    // `cargo test --benches` only checks that it runs.
     let is_test = std::env::args().any(|argument| argument == "--test");
     let (requests, rounds) = if is_test { (2_000, 1) } else { (REQUESTS, ROUNDS) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    // The clocks of all are set before anything is measured.
+    // Initializes the clock before anything is measured.
     SystemClock.now();
     let mut contenders = contenders();
     contenders.retain(|one| only.as_ref().is_none_or(|only| one.name.contains(only.as_str())));
     for round in 0..=rounds {
         for contender in &mut contenders {
-            let before = (SystemClock.elapsed(), Counting::allocations());
+            let before = (SystemClock.elapsed(), CountingAllocator::allocations());
             runtime.block_on(run(&mut contender.app, requests));
             let nanos = SystemClock.elapsed().saturating_sub(before.0).get() * 1_000;
             // The first round warms up.
             if round > 0 {
                 contender.nanos.push(nanos as f64 / f64::from(requests));
-                let count = Counting::allocations() - before.1;
+                let count = CountingAllocator::allocations() - before.1;
                 contender.allocations = count as f64 / f64::from(requests);
             }
         }
@@ -92,16 +92,16 @@ fn contenders() -> Vec<Contender> {
         builder.per_millisecond(10).burst_size(1_000_000);
         builder
     };
-    let quiet = Arc::new(governor().finish().unwrap());
-    let telling = Arc::new(governor().use_headers().finish().unwrap());
-    let ours = RateLimitLayer::new(limiter(), ClientIp::default());
+    let without_headers = Arc::new(governor().finish().unwrap());
+    let with_headers = Arc::new(governor().use_headers().finish().unwrap());
+    let tidegate = RateLimitLayer::new(limiter(), ClientIp::default());
     [
         ("bare handler", bare()),
         ("a layer that does nothing", bare().layer(Identity::new())),
-        ("tidegate, without headers", bare().layer(ours.clone().without_headers())),
-        ("tower_governor, without headers", bare().layer(GovernorLayer::new(quiet))),
-        ("tidegate, five headers", bare().layer(ours)),
-        ("tower_governor, three headers", bare().layer(GovernorLayer::new(telling))),
+        ("tidegate, without headers", bare().layer(tidegate.clone().without_headers())),
+        ("tower_governor, without headers", bare().layer(GovernorLayer::new(without_headers))),
+        ("tidegate, five headers", bare().layer(tidegate)),
+        ("tower_governor, three headers", bare().layer(GovernorLayer::new(with_headers))),
         ("tidegate, two rules, five headers", bare().layer(two_rules())),
     ]
     .map(|(name, app)| Contender { name, app, nanos: Vec::new(), allocations: 0.0 })

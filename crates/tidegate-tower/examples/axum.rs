@@ -1,7 +1,7 @@
-//! A limit in front of an axum service.
+//! A rate limit in front of an axum service.
 //!
-//! `cargo run -p tidegate-tower --example axum` serves on 127.0.0.1:3000, or on the port that it is told;
-//! `-- --demo` asks itself some times, prints what it is answered, and ends.
+//! `cargo run -p tidegate-tower --example axum` serves on 127.0.0.1:3000; `-- PORT` selects another
+//! port. `-- --demo` sends four requests to itself, prints the responses and exits.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Three at once and one more every two seconds, and no more than eight at the same time.
+/// A burst of three, then one request every two seconds; at most eight at the same time.
 fn app() -> Result<Router> {
     let limits = ["1/2s burst 3".parse()?, "concurrency 8".parse()?];
     let limiter = Limiter::with_rules(Memory::default(), [Rule::new("address", limits)?])?;
@@ -25,7 +25,7 @@ fn app() -> Result<Router> {
 }
 
 async fn serve(listener: TcpListener) -> Result<()> {
-    // Tells the layer who a connection is from.
+    // // Gives the layer the peer address of each connection.
     let app = app()?.into_make_service_with_connect_info::<SocketAddr>();
     Ok(axum::serve(listener, app).await?)
 }
@@ -44,7 +44,8 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// What the service answers to four requests, one after the other.
+/// Sends four requests, one after the other. Returns status and rate-limit headers of each
+/// response.
 pub(crate) async fn demo() -> Result<Vec<String>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -55,22 +56,22 @@ pub(crate) async fn demo() -> Result<Vec<String>> {
     });
     let mut lines = Vec::new();
     for _ in 0..4 {
-        let answer = ask(address).await?;
-        let told = |line: &&str| {
+        let response = send(address).await?;
+        let shown = |line: &&str| {
             ["HTTP/", "ratelimit:", "retry-after:"]
                 .map(|start| line.starts_with(start))
                 .contains(&true)
         };
-        let told: Vec<&str> = answer.lines().filter(told).collect();
-        lines.push(told.join("  "));
+        let shown: Vec<&str> = response.lines().filter(shown).collect();
+        lines.push(shown.join("  "));
     }
     Ok(lines)
 }
 
-async fn ask(address: SocketAddr) -> Result<String> {
+async fn send(address: SocketAddr) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: demo\r\nconnection: close\r\n\r\n").await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    Ok(response)
 }

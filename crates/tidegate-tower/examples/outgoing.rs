@@ -1,5 +1,5 @@
-//! Calls to a server that allows 5 a second, through the client layer: first at our own rate, then
-//! without one, heeding what the server says.
+//! Calls to a server that allows 5 per second, through the client layer: first under a local limit,
+//! then without one, honouring the headers of the server.
 //!
 //! `cargo run --release -p tidegate-tower --features reqwest --example outgoing`
 
@@ -18,20 +18,20 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 async fn main() -> Result<()> {
     let url = start_server("5/s").await?;
 
-    println!("-- our own limit is 5/s, so nobody is refused");
+    println!("-- local limit of 5/s: no call is rejected");
     let limiter = Limiter::new(Memory::default(), "5/s burst 1".parse::<Limit>()?);
     let client = ServiceBuilder::new()
         .layer(OutgoingLayer::new(limiter).wait(Duration::from_secs(5)))
         .service(Client::new());
     call_eight_times(client, &url).await?;
 
-    println!("\n-- no limit of our own: a refusal makes the next calls wait");
-    let client = ServiceBuilder::new().layer(OutgoingLayer::heeding()).service(Client::new());
+    println!("\n-- no local limit: after a rejection, calls wait");
+    let client = ServiceBuilder::new().layer(OutgoingLayer::without_limit()).service(Client::new());
     call_eight_times(client, &url).await?;
 
-    println!("\n-- and one that may not wait is not sent");
-    let impatient = OutgoingLayer::heeding().wait(Duration::ZERO);
-    let client = ServiceBuilder::new().layer(impatient).service(Client::new());
+    println!("\n-- a call that may not wait is not sent");
+    let no_wait = OutgoingLayer::without_limit().wait(Duration::ZERO);
+    let client = ServiceBuilder::new().layer(no_wait).service(Client::new());
     call_eight_times(client, &url).await
 }
 
@@ -39,9 +39,9 @@ async fn call_eight_times(mut client: Outgoing<Client>, url: &str) -> Result<()>
     let start = SystemClock.elapsed();
     for n in 1..=8 {
         let request = Request::new(Method::GET, url.parse()?);
-        let answer = client.ready().await?.call(request).await;
+        let result = client.ready().await?.call(request).await;
         let millis = SystemClock.elapsed().saturating_sub(start).get() / 1_000;
-        match answer {
+        match result {
             Ok(response) => println!("{millis:>4} ms  {n}: {}", response.status()),
             Err(error) if error.is::<NotSent>() => println!("{millis:>4} ms  {n}: {error}"),
             Err(error) => return Err(error),
@@ -50,12 +50,12 @@ async fn call_eight_times(mut client: Outgoing<Client>, url: &str) -> Result<()>
     Ok(())
 }
 
-/// A server that serves as much as `limit` allows, and tells the others when to come back.
+/// A server that allows what `limit` allows, and rejects other requests with `Retry-After`.
 async fn start_server(limit: &str) -> Result<String> {
     let limiter = Limiter::new(Memory::default(), limit.parse::<Limit>()?);
     let handler = move || {
         let limiter = limiter.clone();
-        async move { answer(&limiter).await }
+        async move { respond(&limiter).await }
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);
@@ -64,8 +64,8 @@ async fn start_server(limit: &str) -> Result<String> {
     Ok(url)
 }
 
-async fn answer(limiter: &Limiter) -> Response {
-    match limiter.check("everybody").await {
+async fn respond(limiter: &Limiter) -> Response {
+    match limiter.check("all").await {
         Ok(decision) if decision.allowed() => "served".into_response(),
         Ok(decision) => {
             let wait =

@@ -1,5 +1,5 @@
-//! Tenants, each under the plan that it has paid for, counted in Redis: two servers share the count, and a
-//! tenant who changes plans keeps what is used.
+//! Limits per tenant by plan, counted in Redis: two servers share the counts, and a tenant that
+//! changes plans keeps its usage.
 //!
 //! `cargo run -p tidegate-tower --example tenants [-- redis://127.0.0.1:6379]`
 
@@ -24,17 +24,17 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Who asks, as far as it was verified.
+/// The authenticated tenant.
 #[derive(Clone)]
 struct Tenant {
     name: String,
     plan: Arc<Rule>,
 }
 
-/// Limits that depend on who asks.
+/// Limits that depend on the tenant.
 fn limited(limiter: Limiter) -> RateLimitLayer {
     let by_tenant = Claim::new(|tenant: &Tenant| tenant.name.clone());
-    RateLimitLayer::plans(limiter, by_tenant, |request| {
+    RateLimitLayer::per_request_rule(limiter, by_tenant, |request| {
         request.extensions.get::<Tenant>().map(|tenant| tenant.plan.clone())
     })
 }
@@ -43,11 +43,11 @@ fn app(accounts: Accounts, limiter: Limiter) -> Router {
     Router::new()
         .route("/", get(|| async { "hello" }))
         .layer(limited(limiter))
-        // What is added later comes first: by then it is known who asks.
+        // The layer added last runs first: the tenant is known to the layer above.
         .layer(from_fn_with_state(accounts, authenticate))
 }
 
-/// Stands for the table of tenants and what they have paid for.
+/// Stands for a table of tenants and their plans.
 #[derive(Clone, Default)]
 struct Accounts(Arc<RwLock<HashMap<String, Arc<Rule>>>>);
 
@@ -62,7 +62,7 @@ impl Accounts {
     }
 }
 
-/// Stands for what verifies a token.
+/// Stands for the verification of a token.
 async fn authenticate(
     State(accounts): State<Accounts>,
     mut request: Request,
@@ -78,26 +78,25 @@ async fn authenticate(
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::args().nth(1).unwrap_or("redis://127.0.0.1:6379".into());
-    // All of one name, so that they count the same.
-    let plan = |limit: &str| {
-        Ok::<_, Box<dyn Error>>(Arc::new(Rule::brought_along("plan", [limit.parse()?])?))
-    };
+    // Plans of one name share their counts.
+    let plan =
+        |limit: &str| Ok::<_, Box<dyn Error>>(Arc::new(Rule::per_call("plan", [limit.parse()?])?));
     let (free, gold) = (plan("fixed-window 3/h first-hit")?, plan("fixed-window 6/h first-hit")?);
 
     let accounts = Accounts::default();
     let mut servers = Vec::new();
     for _ in 0..2 {
         let engine = Redis::builder(&url).deadline(Duration::from_secs(1)).build()?;
-        // A request that brings no plan has nothing to ask for.
-        let nothing = Rule::new("no-plan", ["0/s".parse()?])?;
-        let limiter = Limiter::with_rules(engine, [nothing])?;
+        // A request without a plan is denied.
+        let no_plan = Rule::new("no-plan", ["0/s".parse()?])?;
+        let limiter = Limiter::with_rules(engine, [no_plan])?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         servers.push(listener.local_addr()?);
         let app = app(accounts.clone(), limiter);
         tokio::spawn(async move { axum::serve(listener, app).await });
     }
 
-    // Another tenant in every run, so that it can be run again.
+    // A new tenant in every run, so that usage starts at zero.
     let tenant = format!("acme-{:x}", RandomState::new().hash_one("tenants"));
     for (name, plan, requests) in
         [("free", &free, 4), ("gold", &gold, 2), ("free", &free, 1), ("gold", &gold, 2)]
@@ -105,20 +104,20 @@ async fn main() -> Result<()> {
         accounts.set(&tenant, plan);
         for request in 0..requests {
             let server = request % 2;
-            println!("{name}, server {server}: {}", ask(servers[server], &tenant).await?);
+            println!("{name}, server {server}: {}", send(servers[server], &tenant).await?);
         }
     }
     Ok(())
 }
 
-/// What is answered, in short.
-async fn ask(address: SocketAddr, tenant: &str) -> Result<String> {
+/// Sends one request. Returns status and `RateLimit` header of the response.
+async fn send(address: SocketAddr, tenant: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request =
         format!("GET / HTTP/1.1\r\nhost: demo\r\nx-tenant: {tenant}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let told = |line: &&str| line.starts_with("HTTP/") || line.starts_with("ratelimit:");
-    Ok(answer.lines().filter(told).collect::<Vec<_>>().join("  "))
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    let shown = |line: &&str| line.starts_with("HTTP/") || line.starts_with("ratelimit:");
+    Ok(response.lines().filter(shown).collect::<Vec<_>>().join("  "))
 }

@@ -1,10 +1,8 @@
-//! A limit in front of a gRPC service.
+//! A rate limit in front of a gRPC service.
 //!
-//! `cargo run -p tidegate-tower --features tonic --example tonic` serves on 127.0.0.1:50051, or on the port
-//! that it is told; `-- --demo` calls itself some times, prints what it is answered, and ends.
-
-#[path = "../tests/support/echo.rs"]
-mod echo;
+//! `cargo run -p tidegate-tower --features tonic --example tonic` serves on 127.0.0.1:50051; `--
+//! PORT` selects another port. `-- --demo` sends four calls to itself, prints the responses and
+//! exits.
 
 use std::error::Error;
 
@@ -15,16 +13,16 @@ use tonic::Request;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 
-use self::echo::{Echo, say};
+use testkit::grpc::{EchoService, echo_call};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Three at once, and one more every two seconds.
+/// A burst of three, then one call every two seconds.
 async fn serve(listener: TcpListener) -> Result<()> {
     let limiter = Limiter::new(Memory::default(), "1/2s burst 3".parse()?);
-    // tonic tells the layer who a connection is from.
+    // tonic gives the layer the peer address of each connection.
     let layer = RateLimitLayer::new(limiter, ClientIp::default());
-    let server = Server::builder().layer(layer).add_service(Echo::default());
+    let server = Server::builder().layer(layer).add_service(EchoService::default());
     Ok(server.serve_with_incoming(TcpIncoming::from(listener)).await?)
 }
 
@@ -42,7 +40,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// What the service answers to four calls, one after the other.
+/// Sends four calls, one after the other. Returns a line for each response.
 pub(crate) async fn demo() -> Result<Vec<String>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -54,7 +52,7 @@ pub(crate) async fn demo() -> Result<Vec<String>> {
     let channel = Channel::from_shared(address)?.connect().await?;
     let mut lines = Vec::new();
     for _ in 0..4 {
-        lines.push(match say(&channel, Request::new("hello".into())).await {
+        lines.push(match echo_call(&channel, Request::new("hello".into())).await {
             Ok(response) => {
                 let left = response.metadata().get("x-ratelimit-remaining");
                 format!("{}, {} left", response.get_ref(), left.map_or(Ok("?"), |n| n.to_str())?)

@@ -1,23 +1,65 @@
-//! What the client is told about its limits.
+//! Response headers that report limits: `RateLimit`, `RateLimit-Policy`, `X-RateLimit-*` and
+//! `Retry-After`. Imports: policy_names.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tidegate::{Decision, Micros, RuleLimit, Verdict, Wait};
+use tidegate::{Clock, Decision, Micros, RuleLimit, Verdict, Wait};
 
-/// `RateLimit-Policy`: the limits as they stand in the policy.
+use crate::policy_names::PolicyNames;
+
+/// `RateLimit-Policy`: the quota and window of each limit.
 pub static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// `RateLimit`: what is left of each.
+/// `RateLimit`: the remaining quota of each limit.
 pub static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// `X-RateLimit-Limit`: the most that fits at once, of the limit that speaks.
+/// `RateLimit-Limit` of [`HeaderStyle::Draft6`].
+pub static RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+/// `RateLimit-Remaining` of [`HeaderStyle::Draft6`].
+pub static RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+/// `RateLimit-Reset` of [`HeaderStyle::Draft6`].
+pub static RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+/// `X-RateLimit-Limit`: the capacity of the most restrictive limit.
 pub static X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// `X-RateLimit-Remaining`: what it has left.
+/// `X-RateLimit-Remaining`: what the most restrictive limit has left.
 pub static X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// `X-RateLimit-Reset`: the seconds until it is as if unused.
+/// `X-RateLimit-Reset`: seconds until the most restrictive limit is fully recovered; in
+/// [`HeaderStyle::Epoch`] the time since the epoch.
 pub static X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// The headers that tell a client what was decided.
+/// Which version of the headers about limits is written. Clients of older libraries read older
+/// ones.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum HeaderStyle {
+    /// draft-ietf-httpapi-ratelimit-headers from -08 on, and `X-RateLimit-*`; see
+    /// [`RateLimitHeaders`].
+    #[default]
+    Draft8,
+    /// Draft -07 and `X-RateLimit-*`. `RateLimit` describes the most restrictive limit.
+    ///
+    /// ```text
+    /// RateLimit-Policy: 5;w=60, 100;w=86400
+    /// RateLimit: limit=5, remaining=0, reset=12
+    /// ```
+    Draft7,
+    /// Draft -06 and `X-RateLimit-*`.
+    ///
+    /// ```text
+    /// RateLimit-Policy: 5;w=60, 100;w=86400
+    /// RateLimit-Limit: 5
+    /// RateLimit-Remaining: 0
+    /// RateLimit-Reset: 12
+    /// ```
+    Draft6,
+    /// Only `X-RateLimit-*`, with a reset in seconds since 1970, as GitHub and the legacy headers
+    /// of express-rate-limit have it.
+    Epoch,
+}
+
+/// The headers that report a decision to a client.
 ///
 /// ```text
 /// RateLimit-Policy: "login.1";q=5;w=60, "login.2";q=100;w=86400
@@ -31,80 +73,97 @@ pub static X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-
 ///
 /// `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers, from -08 on:
 ///
-/// - `q` is the most that fits at once; `w` the seconds after which all of it is there again, left
-///   out unless it is a whole number and always the same ([`tidegate::Limit::recovery`]).
-/// - `r` is what remains; `t` the seconds until the limit allows what it denied, or else until it
-///   is as if unused. A limit that can never allow the request has no `t`.
+/// - `q` is the capacity. `w` is the number of seconds in which an empty limit recovers fully. It
+///   is left out unless it is a constant number of whole seconds ([`tidegate::Limit::recovery`]).
+/// - `r` is what remains. `t` is the number of seconds until a denied request would be allowed, or,
+///   for an allowed one, until the limit is fully recovered. A limit that can never allow the
+///   request has no `t`.
 ///
-/// The `X-RateLimit-*` headers are about the one limit that speaks ([`Decision::speaker`]). Seconds
-/// are rounded up. There are no headers about limits if there are no limits.
+/// The `X-RateLimit-*` headers describe the most restrictive limit
+/// ([`Decision::most_restrictive`]). Seconds are rounded up. Without limits, no header about limits
+/// is written.
 #[derive(Clone, Debug)]
 pub struct RateLimitHeaders {
-    limits: Option<Limits>,
-    denial: Option<Denial>,
+    limits: Option<LimitHeaders>,
+    denial: Option<DenialHeaders>,
 }
 
 #[derive(Clone, Debug)]
-struct Limits {
-    policy: HeaderValue,
-    state: HeaderValue,
-    speaker: Speaker,
+struct LimitHeaders {
+    /// None in a style without it.
+    policy: Option<HeaderValue>,
+    /// `RateLimit`, if it is a list of all limits.
+    state: Option<HeaderValue>,
+    most_restrictive: MostRestrictive,
 }
 
-/// The limit that speaks for all.
+/// The limit that the headers about a single limit describe.
 #[derive(Clone, Debug)]
-struct Speaker {
+struct MostRestrictive {
+    style: HeaderStyle,
     limit: HeaderValue,
     remaining: u64,
-    /// In seconds.
-    reset_after: u64,
+    /// Value of `X-RateLimit-Reset`, in seconds.
+    reset: u64,
+    /// Seconds until a denied request would be allowed, or an allowed limit is fully recovered.
+    until_change: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Denial {
-    /// In seconds; `None` if the request can never pass.
+struct DenialHeaders {
+    /// In seconds; `None` if the limit can never allow the request.
     retry_after: Option<u64>,
 }
 
 impl RateLimitHeaders {
-    /// How many are about limits.
+    /// Number of headers that [`add`](Self::add) writes.
     const ADDED: usize = 5;
 
-    /// The headers for a decision. The items are the limits to tell of, in order, each with its
-    /// verdict in that decision.
+    /// The headers for a decision; `limits` are those of the call, as for [`Decision::pair`].
     pub fn new<'a>(
-        items: impl IntoIterator<Item = (&'a RuleLimit, &'a Verdict)>,
         decision: &Decision,
+        limits: impl IntoIterator<Item = &'a Arc<RuleLimit>>,
     ) -> Self {
-        let denial = (!decision.allowed()).then(|| Denial {
-            retry_after: decision.retry_after().span().map(|wait| seconds(wait).max(1)),
-        });
-        Self { limits: Limits::new(items, decision.speaker()), denial }
+        Self { limits: LimitHeaders::new(decision, limits), denial: DenialHeaders::of(decision) }
     }
 
-    /// Writes them all over what was there: for a request that passed, or was denied.
+    /// The same in another style. The clock is read for [`HeaderStyle::Epoch`].
+    pub fn in_style<'a>(
+        style: HeaderStyle,
+        clock: &dyn Clock,
+        decision: &Decision,
+        limits: impl IntoIterator<Item = &'a Arc<RuleLimit>>,
+    ) -> Self {
+        let limits = match style {
+            HeaderStyle::Draft8 => LimitHeaders::new(decision, limits),
+            older => LimitHeaders::older(older, clock, decision, limits),
+        };
+        Self { limits, denial: DenialHeaders::of(decision) }
+    }
+
+    /// Replaces all headers of the same names: for an allowed or a denied request.
     pub fn write(&self, headers: &mut HeaderMap) {
-        self.write_standing(headers);
-        self.write_denial(headers);
+        self.write_limits(headers);
+        self.write_retry_after(headers);
     }
 
-    /// Adds those about limits to what others have said about theirs: both lists go on, and the
-    /// `X-RateLimit-*` headers are about whichever limit has the least remaining.
+    /// Appends the headers about limits to those that another layer has written. Both lists grow.
+    /// The `X-RateLimit-*` headers describe whichever limit has the least remaining.
     pub fn add(self, headers: &mut HeaderMap) {
         let Some(limits) = self.limits else { return };
-        // All at once, where there is room for so many at all.
+        // One allocation for all of them. An error means that the map is at its maximum size.
         let _ = headers.try_reserve(Self::ADDED);
-        headers.append(&RATELIMIT_POLICY, limits.policy);
-        headers.append(&RATELIMIT, limits.state);
-        let told = headers.get(&X_RATELIMIT_REMAINING);
-        let told = told.and_then(|told| told.to_str().ok()?.parse::<u64>().ok());
-        if told.is_none_or(|told| limits.speaker.remaining < told) {
-            limits.speaker.write(headers);
+        limits.policy.map(|policy| headers.append(&RATELIMIT_POLICY, policy));
+        limits.state.map(|state| headers.append(&RATELIMIT, state));
+        let remaining = headers.get(&X_RATELIMIT_REMAINING);
+        let remaining = remaining.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if remaining.is_none_or(|remaining| limits.most_restrictive.remaining < remaining) {
+            limits.most_restrictive.write(headers);
         }
     }
 
-    /// Writes only `Retry-After` and `Cache-Control`, if it was denied.
-    pub fn write_denial(&self, headers: &mut HeaderMap) {
+    /// Writes only `Retry-After` and `Cache-Control`, and only for a denied request.
+    pub fn write_retry_after(&self, headers: &mut HeaderMap) {
         let Some(denial) = &self.denial else { return };
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match denial.retry_after {
@@ -113,96 +172,166 @@ impl RateLimitHeaders {
         };
     }
 
-    /// Writes only those about limits, without `Retry-After` and `Cache-Control`: for a peek, which
-    /// is answered even where there is nothing left.
-    pub fn write_standing(&self, headers: &mut HeaderMap) {
+    /// Writes only the headers about limits, without `Retry-After` and `Cache-Control`: for a peek,
+    /// which succeeds even if nothing is left.
+    pub fn write_limits(&self, headers: &mut HeaderMap) {
         let Some(limits) = &self.limits else { return };
-        headers.insert(&RATELIMIT_POLICY, limits.policy.clone());
-        headers.insert(&RATELIMIT, limits.state.clone());
-        limits.speaker.clone().write(headers);
+        limits.policy.clone().map(|policy| headers.insert(&RATELIMIT_POLICY, policy));
+        limits.state.clone().map(|state| headers.insert(&RATELIMIT, state));
+        limits.most_restrictive.clone().write(headers);
     }
 }
 
-impl Speaker {
+impl MostRestrictive {
     fn write(self, headers: &mut HeaderMap) {
+        self.write_draft(headers);
         headers.insert(&X_RATELIMIT_LIMIT, self.limit);
         headers.insert(&X_RATELIMIT_REMAINING, Digits::of(self.remaining).value());
-        headers.insert(&X_RATELIMIT_RESET, Digits::of(self.reset_after).value());
+        headers.insert(&X_RATELIMIT_RESET, Digits::of(self.reset).value());
+    }
+
+    /// Writes the headers of the older drafts.
+    fn write_draft(&self, headers: &mut HeaderMap) {
+        let Self { remaining, until_change, .. } = *self;
+        match self.style {
+            HeaderStyle::Draft8 | HeaderStyle::Epoch => {}
+            HeaderStyle::Draft7 => {
+                let limit = self.limit.to_str().unwrap_or("0");
+                let state = format!("limit={limit}, remaining={remaining}, reset={until_change}");
+                let state = HeaderValue::try_from(state).ok();
+                state.map(|state| headers.insert(&RATELIMIT, state));
+            }
+            HeaderStyle::Draft6 => {
+                headers.insert(&RATELIMIT_LIMIT, self.limit.clone());
+                headers.insert(&RATELIMIT_REMAINING, Digits::of(remaining).value());
+                headers.insert(&RATELIMIT_RESET, Digits::of(until_change).value());
+            }
+        }
     }
 }
 
-impl Limits {
-    /// `None` for no items. The one at `speaker` speaks for all.
+impl DenialHeaders {
+    /// `None` for an allowed request.
+    fn of(decision: &Decision) -> Option<Self> {
+        (!decision.allowed()).then(|| Self {
+            retry_after: decision.retry_after().span().map(|wait| seconds(wait).max(1)),
+        })
+    }
+}
+
+impl LimitHeaders {
+    /// `None` without an enforced limit.
     fn new<'a>(
-        items: impl IntoIterator<Item = (&'a RuleLimit, &'a Verdict)>,
-        speaker: usize,
+        decision: &Decision,
+        limits: impl IntoIterator<Item = &'a Arc<RuleLimit>>,
     ) -> Option<Self> {
-        let (mut policy, mut state) = (Line::None, List::new());
-        let mut speaks = None;
-        for (place, (limit, verdict)) in items.into_iter().enumerate() {
-            let told = limit.memo(Told::new);
-            let (item, value) = match told.filter(|told| told.limit == verdict.limit) {
-                Some(told) => (Cow::Borrowed(told), told.value.clone()),
-                // Less is granted than the limit says, or somebody else has the place of the memo.
+        let most_restrictive = decision.most_restrictive();
+        let (mut policy, mut state) = (HeaderList::None, StructuredList::new());
+        let (mut x_headers, mut names) = (None, PolicyNames::default());
+        for (index, (limit, verdict)) in decision.pair(limits).enumerate() {
+            let name = names.name(limit);
+            let cached = limit
+                .cached(CachedHeaders::new)
+                .filter(|cached| cached.limit == verdict.limit && matches!(name, Cow::Borrowed(_)));
+            let (item, value) = match cached {
+                Some(cached) => (Cow::Borrowed(cached), cached.value.clone()),
+                // A reduced capacity was granted, the name has a number, or the cache slot holds
+                // another type.
                 None => {
-                    let told = Told::granting(limit, verdict.limit);
-                    let value = told.value.clone();
-                    (Cow::Owned(told), value)
+                    let built = CachedHeaders::granting(limit, &name, verdict.limit);
+                    let value = built.value.clone();
+                    (Cow::Owned(built), value)
                 }
             };
             policy.add(&item.item);
-            state.item(limit.policy());
+            state.item(&name);
             state.parameter(b'r', verdict.remaining);
             if let Some(wait) = until_change(verdict) {
                 state.parameter(b't', seconds(wait));
             }
-            if place == speaker {
-                let Verdict { remaining, reset_after, .. } = *verdict;
-                let reset_after = seconds(reset_after);
-                speaks = Some(Speaker { limit: value, remaining, reset_after });
+            if index == most_restrictive {
+                x_headers = Some(MostRestrictive::new(HeaderStyle::Draft8, value, verdict));
             }
         }
-        Some(Self { policy: policy.value()?, state: state.value()?, speaker: speaks? })
+        let (policy, state) = (Some(policy.value()?), Some(state.value()?));
+        Some(Self { policy, state, most_restrictive: x_headers? })
+    }
+
+    /// The same in an older style.
+    fn older<'a>(
+        style: HeaderStyle,
+        clock: &dyn Clock,
+        decision: &Decision,
+        limits: impl IntoIterator<Item = &'a Arc<RuleLimit>>,
+    ) -> Option<Self> {
+        let strictest = decision.most_restrictive();
+        let (mut policy, mut most_restrictive) = (String::new(), None);
+        for (index, (limit, verdict)) in decision.pair(limits).enumerate() {
+            let separator = if policy.is_empty() { "" } else { ", " };
+            // Writing to a string cannot fail.
+            let _ = write!(policy, "{separator}{}", verdict.limit);
+            if let Some(window) = limit.limit().recovery().and_then(whole_seconds) {
+                let _ = write!(policy, ";w={window}");
+            }
+            if index == strictest {
+                let capacity = Digits::of(verdict.limit).value();
+                most_restrictive = Some(MostRestrictive::new(style, capacity, verdict));
+            }
+        }
+        let mut most_restrictive = most_restrictive?;
+        if style == HeaderStyle::Epoch {
+            most_restrictive.reset += seconds(clock.now());
+            return Some(Self { policy: None, state: None, most_restrictive });
+        }
+        Some(Self { policy: HeaderValue::try_from(policy).ok(), state: None, most_restrictive })
     }
 }
 
-/// What is told of a limit whoever asks: made once.
+impl MostRestrictive {
+    fn new(style: HeaderStyle, limit: HeaderValue, verdict: &Verdict) -> Self {
+        let until_change = until_change(verdict).unwrap_or(verdict.reset_after);
+        let (reset, until_change) = (seconds(verdict.reset_after), seconds(until_change));
+        Self { style, limit, remaining: verdict.remaining, reset, until_change }
+    }
+}
+
+/// The header values of a limit that are the same for every request; built once per limit.
 #[derive(Clone)]
-struct Told {
+struct CachedHeaders {
     limit: u64,
-    /// The limit as a number.
+    /// The capacity as a header value.
     value: HeaderValue,
     /// Its item in `RateLimit-Policy`.
     item: HeaderValue,
 }
 
-impl Told {
+impl CachedHeaders {
     fn new(limit: &RuleLimit) -> Self {
-        Self::granting(limit, limit.limit().capacity())
+        Self::granting(limit, limit.policy(), limit.limit().capacity())
     }
 
-    /// The same for a limit that grants no more than `most`.
-    fn granting(limit: &RuleLimit, most: u64) -> Self {
-        let mut item = List::new();
-        item.item(limit.policy());
-        item.parameter(b'q', most);
+    /// The values for a limit of this name whose granted capacity is `capacity`.
+    fn granting(limit: &RuleLimit, name: &str, capacity: u64) -> Self {
+        let mut item = StructuredList::new();
+        item.item(name);
+        item.parameter(b'q', capacity);
         if let Some(window) = limit.limit().recovery().and_then(whole_seconds) {
             item.parameter(b'w', window);
         }
         // A list of one is never empty.
         let item = item.value().unwrap_or(HeaderValue::from_static("?0"));
-        Self { limit: most, value: Digits::of(most).value(), item }
+        Self { limit: capacity, value: Digits::of(capacity).value(), item }
     }
 }
 
-/// A header that is a list of items which are known already.
-enum Line {
+/// A header value joined from items that are header values already.
+enum HeaderList {
     None,
     One(HeaderValue),
     Many(Vec<u8>),
 }
 
-impl Line {
+impl HeaderList {
     fn add(&mut self, item: &HeaderValue) {
         *self = match std::mem::replace(self, Self::None) {
             Self::None => Self::One(item.clone()),
@@ -243,15 +372,15 @@ fn whole_seconds(span: Micros) -> Option<u64> {
     whole.then(|| span.get() / MICROS_PER_SECOND)
 }
 
-/// A list of named items with parameters, as structured fields (RFC 9651) write it.
-struct List {
-    /// As much as fits here needs no allocation: two limits with names of some length.
+/// A list of named items with parameters, in the syntax of structured fields (RFC 9651).
+struct StructuredList {
+    /// Inline buffer: enough for two limits with names of moderate length, without an allocation.
     start: [u8; Self::SHORT],
     len: usize,
     rest: Vec<u8>,
 }
 
-impl List {
+impl StructuredList {
     const SHORT: usize = 160;
     /// The largest integer of structured fields, 15 digits.
     const MAX_INTEGER: u64 = 999_999_999_999_999;
@@ -262,8 +391,8 @@ impl List {
 
     fn item(&mut self, name: &str) {
         self.push(if self.len == 0 { b"\"" } else { b", \"" });
-        // The names of rules need no escapes. Should another come here, it must not break the line.
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        // Rule names need no escapes. Any other name must not break the header line.
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'#');
         if name.bytes().all(plain) {
             self.push(name.as_bytes());
         } else {
@@ -282,8 +411,8 @@ impl List {
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         match self.start.get_mut(self.len..end) {
-            Some(place) if self.rest.is_empty() => {
-                place.copy_from_slice(bytes);
+            Some(free) if self.rest.is_empty() => {
+                free.copy_from_slice(bytes);
                 self.len = end;
             }
             _ => self.rest.extend_from_slice(bytes),
@@ -303,18 +432,18 @@ impl List {
     }
 }
 
-/// A number as it is written.
+/// A decimal number.
 struct Digits {
-    digits: [u8; Self::MOST],
+    digits: [u8; Self::MAX],
     start: usize,
 }
 
 impl Digits {
-    /// How many 2^64 has.
-    const MOST: usize = 20;
+    /// Digits of `u64::MAX`.
+    const MAX: usize = 20;
 
     fn of(mut number: u64) -> Self {
-        let (mut digits, mut start) = ([b'0'; Self::MOST], Self::MOST);
+        let (mut digits, mut start) = ([b'0'; Self::MAX], Self::MAX);
         loop {
             start -= 1;
             digits[start] = b'0' + (number % 10) as u8;
@@ -329,9 +458,9 @@ impl Digits {
         &self.digits[self.start..]
     }
 
-    /// As a value of its own, in one allocation.
+    /// As a header value, in one allocation.
     fn value(&self) -> HeaderValue {
-        // Digits are fit for a header.
+        // Digits are always valid in a header.
         HeaderValue::from_bytes(self.as_bytes()).unwrap_or(HeaderValue::from_static("0"))
     }
 }
@@ -339,7 +468,7 @@ impl Digits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::{Rule, Source};
+    use tidegate::{ManualClock, Rule, Source};
 
     fn rule(name: &str, limits: &[&str]) -> Rule {
         Rule::new(name, limits.iter().map(|limit| limit.parse().unwrap())).unwrap()
@@ -357,8 +486,13 @@ mod tests {
 
     fn headers(rule: &Rule, verdicts: &[Verdict]) -> RateLimitHeaders {
         let decision = Decision::new(Source::Memory, verdicts.into());
-        let limits = rule.limits().iter().map(|limit| &**limit);
-        RateLimitHeaders::new(limits.zip(&decision.verdicts), &decision)
+        RateLimitHeaders::new(&decision, rule.limits())
+    }
+
+    fn in_style(style: HeaderStyle, rule: &Rule, verdicts: &[Verdict]) -> RateLimitHeaders {
+        let decision = Decision::new(Source::Memory, verdicts.into());
+        let clock = ManualClock::new(Micros::from_secs(1_700_000_000));
+        RateLimitHeaders::in_style(style, &clock, &decision, rule.limits())
     }
 
     fn written(rule: &Rule, verdicts: &[Verdict]) -> Vec<String> {
@@ -372,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_request_is_told_what_is_left() {
+    fn an_allowed_response_carries_what_is_left() {
         let login = rule("login", &["sliding-log 5/1m"]);
         assert_eq!(
             written(&login, &[verdict(5, 4, 12_000_000)]),
@@ -387,7 +521,74 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_request_is_told_when_to_come_back_by_the_limit_that_speaks() {
+    fn older_styles_describe_the_most_restrictive_limit() {
+        let login = rule("login", &["sliding-log 5/1m", "fixed-window 100/1d", "concurrency 3"]);
+        let denials = [
+            denied(5, Wait::For(Micros::new(11_000_001)), 59_000_000),
+            verdict(100, 71, 39_999_999_999),
+            verdict(3, 1, 0),
+        ];
+        let policy = "ratelimit-policy: 5;w=60, 100;w=86400, 3";
+        let x = ["x-ratelimit-limit: 5", "x-ratelimit-remaining: 0"];
+        let denial = ["cache-control: no-store", "retry-after: 12"];
+        for (style, lines) in [
+            (
+                HeaderStyle::Draft7,
+                vec![
+                    policy,
+                    "ratelimit: limit=5, remaining=0, reset=12",
+                    x[0],
+                    x[1],
+                    "x-ratelimit-reset: 59",
+                ],
+            ),
+            (
+                HeaderStyle::Draft6,
+                vec![
+                    policy,
+                    "ratelimit-limit: 5",
+                    "ratelimit-remaining: 0",
+                    "ratelimit-reset: 12",
+                    x[0],
+                    x[1],
+                    "x-ratelimit-reset: 59",
+                ],
+            ),
+            (HeaderStyle::Epoch, vec![x[0], x[1], "x-ratelimit-reset: 1700000059"]),
+        ] {
+            let mut map = HeaderMap::new();
+            in_style(style, &login, &denials).write(&mut map);
+            assert_eq!(self::lines(&map), [lines, denial.to_vec()].concat(), "{style:?}");
+        }
+        let mut map = HeaderMap::new();
+        in_style(HeaderStyle::Draft8, &login, &denials).write(&mut map);
+        assert_eq!(lines(&map), written(&login, &denials));
+    }
+
+    #[test]
+    fn in_older_styles_the_tighter_of_two_layers_is_described() {
+        let (wide, tight) = (rule("wide", &["100/s"]), rule("tight", &["10/s"]));
+        let of_wide = (&wide, verdict(100, 90, 1));
+        let of_tight = (&tight, verdict(10, 3, 2_000_000));
+        for (style, name, state) in [
+            (HeaderStyle::Draft7, &RATELIMIT, "limit=10, remaining=3, reset=2"),
+            (HeaderStyle::Draft6, &RATELIMIT_RESET, "2"),
+            (HeaderStyle::Epoch, &X_RATELIMIT_RESET, "1700000002"),
+        ] {
+            for order in [[of_wide, of_tight], [of_tight, of_wide]] {
+                let mut map = HeaderMap::new();
+                for (rule, verdict) in order {
+                    in_style(style, rule, &[verdict]).add(&mut map);
+                }
+                assert_eq!(map.get_all(name).iter().collect::<Vec<_>>(), [state], "{style:?}");
+                let policies = if style == HeaderStyle::Epoch { 0 } else { 2 };
+                assert_eq!(map.get_all(&RATELIMIT_POLICY).iter().count(), policies);
+            }
+        }
+    }
+
+    #[test]
+    fn retry_after_comes_from_the_most_restrictive_limit() {
         let login = rule("login", &["sliding-log 5/1m", "fixed-window 100/1d", "concurrency 3"]);
         let wait = |micros| Wait::For(Micros::new(micros));
         assert_eq!(
@@ -412,13 +613,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_at_least_one_second_and_never_is_not_told_as_one() {
+    fn retry_after_is_at_least_one_second_and_missing_for_never() {
         let api = rule("api", &["10/s", "0/s"]);
         let wait = |micros| denied(10, Wait::For(Micros::new(micros)), 0);
-        for (micros, told) in [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2")] {
+        for (micros, seconds) in [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2")] {
             let mut map = HeaderMap::new();
             headers(&api, &[wait(micros)]).write(&mut map);
-            assert_eq!(map[RETRY_AFTER], told, "{micros}");
+            assert_eq!(map[RETRY_AFTER], seconds, "{micros}");
         }
         let mut map = HeaderMap::new();
         map.insert(RETRY_AFTER, 5.into());
@@ -431,16 +632,16 @@ mod tests {
     }
 
     #[test]
-    fn a_peek_is_not_told_to_come_back() {
+    fn a_peek_has_no_retry_after() {
         let api = rule("api", &["10/s"]);
         let mut map = HeaderMap::new();
-        headers(&api, &[denied(10, Wait::For(Micros::from_secs(2)), 0)]).write_standing(&mut map);
+        headers(&api, &[denied(10, Wait::For(Micros::from_secs(2)), 0)]).write_limits(&mut map);
         assert_eq!(map.len(), 5);
         assert!(!map.contains_key(RETRY_AFTER) && !map.contains_key(CACHE_CONTROL));
     }
 
     #[test]
-    fn a_window_is_told_only_if_it_is_whole_seconds() {
+    fn a_window_is_written_only_if_it_is_whole_seconds() {
         for (limit, policy) in [
             ("100/s", "\"r\";q=100;w=1"),
             ("100/s burst 20", "\"r\";q=20"),
@@ -462,22 +663,22 @@ mod tests {
     #[test]
     fn integers_of_structured_fields_have_at_most_15_digits() {
         let huge = rule("huge", &["fixed-window 4503599627370495/s"]);
-        let most = (1 << 52) - 1;
-        let told = written(&huge, &[verdict(most, most - 1, Micros::MAX.get())]);
-        assert_eq!(told[0], "ratelimit-policy: \"huge\";q=999999999999999;w=1");
-        assert_eq!(told[1], "ratelimit: \"huge\";r=999999999999999;t=9007199255");
-        assert_eq!(told[2], "x-ratelimit-limit: 4503599627370495");
+        let max = (1 << 52) - 1;
+        let lines = written(&huge, &[verdict(max, max - 1, Micros::MAX.get())]);
+        assert_eq!(lines[0], "ratelimit-policy: \"huge\";q=999999999999999;w=1");
+        assert_eq!(lines[1], "ratelimit: \"huge\";r=999999999999999;t=9007199255");
+        assert_eq!(lines[2], "x-ratelimit-limit: 4503599627370495");
     }
 
     #[test]
-    fn headers_that_were_there_are_replaced_and_no_limits_leave_them() {
+    fn existing_headers_are_replaced_and_kept_if_there_are_no_limits() {
         let mut map = HeaderMap::new();
         for name in [&RATELIMIT, &RATELIMIT, &X_RATELIMIT_LIMIT] {
             map.append(name, HeaderValue::from_static("old"));
         }
         let before = map.clone();
         let decision = Decision::new(Source::Memory, [verdict(5, 4, 0)].as_slice().into());
-        RateLimitHeaders::new([], &decision).write(&mut map);
+        RateLimitHeaders::new(&decision, []).write(&mut map);
         assert_eq!(map, before);
         headers(&rule("api", &["10/s"]), &[verdict(10, 4, 0)]).write(&mut map);
         assert_eq!(map.get_all(&RATELIMIT).iter().count(), 1);
@@ -485,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_layers_say_is_told_together_and_the_tighter_one_speaks() {
+    fn headers_of_two_layers_are_joined_and_x_headers_are_of_the_tighter_one() {
         let (wide, tight) = (rule("wide", &["100/s"]), rule("tight", &["10/s"]));
         let orders = [[(&wide, 100, 90), (&tight, 10, 3)], [(&tight, 10, 3), (&wide, 100, 90)]];
         for order in orders {
@@ -503,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_told_whole() {
+    fn a_long_list_is_written_whole() {
         let limits: Vec<String> = (1..=16).map(|n| format!("{n}/{n}s")).collect();
         let name = "n".repeat(64);
         let long = rule(&name, &limits.iter().map(String::as_str).collect::<Vec<_>>());
@@ -516,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_grants_less_is_told_as_what_it_grants() {
+    fn a_reduced_capacity_is_written_as_granted() {
         let login = rule("login", &["10/s"]);
         let policy = |limit| written(&login, &[verdict(limit, 1, 1)])[0].clone();
         assert_eq!(policy(10), "ratelimit-policy: \"login\";q=10;w=1");
@@ -525,13 +726,33 @@ mod tests {
     }
 
     #[test]
-    fn a_name_from_elsewhere_cannot_break_the_line() {
+    fn limits_of_one_name_are_numbered() {
+        let (api, many) = (rule("api", &["10/s"]), rule("many", &["5/s", "9/min"]));
+        let limits = [api.limits(), many.limits(), api.limits(), many.limits()].concat();
+        let verdicts: Vec<_> = [10, 5, 9, 10, 5, 9].map(|limit| verdict(limit, 1, 0)).into();
+        let decision = Decision::new(Source::Memory, verdicts.as_slice().into());
+        for _ in 0..2 {
+            let mut map = HeaderMap::new();
+            RateLimitHeaders::new(&decision, &limits).write(&mut map);
+            assert_eq!(
+                map[&RATELIMIT_POLICY],
+                "\"api\";q=10;w=1, \"many.1\";q=5;w=1, \"many.2\";q=9;w=60, \
+                 \"api#2\";q=10;w=1, \"many.1#2\";q=5;w=1, \"many.2#2\";q=9;w=60"
+            );
+            let names = ["api", "many.1", "many.2", "api#2", "many.1#2", "many.2#2"];
+            let state = names.map(|name| format!("\"{name}\";r=1;t=0")).join(", ");
+            assert_eq!(map[&RATELIMIT], state);
+        }
+    }
+
+    #[test]
+    fn a_name_with_special_characters_cannot_break_the_line() {
         let limit: tidegate::Limit = "10/s".parse().unwrap();
         for (name, printed) in [("a\r\nb", "a__b"), ("\"x\\", "_x_"), ("é", "_"), ("", "")] {
-            let stored = RuleLimit::stored(name, name, "state", limit.clone());
+            let stored = Arc::new(RuleLimit::stored(name, name, "state", limit.clone()));
             let decision = Decision::new(Source::Memory, [verdict(10, 9, 0)].as_slice().into());
             let mut map = HeaderMap::new();
-            RateLimitHeaders::new([(&stored, &decision.verdicts[0])], &decision).write(&mut map);
+            RateLimitHeaders::new(&decision, [&stored]).write(&mut map);
             assert_eq!(map[&RATELIMIT], format!("\"{printed}\";r=9;t=0"));
         }
     }

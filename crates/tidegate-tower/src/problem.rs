@@ -1,29 +1,29 @@
-//! Problems in JSON (RFC 9457): what a client is told that did not pass.
+//! Problem details in JSON (RFC 9457) for denied requests. Imports no other module of this crate.
 
 use std::fmt::Write;
 
 use http::StatusCode;
 use tidegate::{Decision, Source};
 
-/// The media type.
+/// The media type of a problem body.
 pub const CONTENT_TYPE: &str = "application/problem+json";
 
-/// The kinds of problems that draft-ietf-httpapi-ratelimit-headers registers.
+/// The problem types that draft-ietf-httpapi-ratelimit-headers registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Quota {
+pub enum QuotaProblem {
     /// A limit was reached.
     Exceeded,
-    /// There is less than usual for everybody: the store does not answer.
+    /// The fallback denied the request: the store is unavailable and the capacity is reduced.
     Reduced,
 }
 
-impl Quota {
-    /// What it is about a denial.
+impl QuotaProblem {
+    /// The problem type of a denial.
     pub fn of(decision: &Decision) -> Self {
         if decision.source == Source::Fallback { Self::Reduced } else { Self::Exceeded }
     }
 
-    /// The address that stands for it.
+    /// The URI of the problem type.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Exceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -33,7 +33,7 @@ impl Quota {
         }
     }
 
-    /// What it is in words.
+    /// The title that the draft registers for it.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Exceeded => "Request cannot be satisfied as assigned quota has been exceeded",
@@ -44,8 +44,9 @@ impl Quota {
     }
 }
 
-/// A limit was reached: these denied it. Their names need no escaping: those of rules are plain.
-pub(crate) fn quota(quota: Quota, status: StatusCode, violated: &[&str]) -> String {
+/// A denial by the limits named in `violated`. Characters that would need escapes are left out;
+/// rule names have none.
+pub(crate) fn quota(quota: QuotaProblem, status: StatusCode, violated: &[&str]) -> String {
     let mut body = head(quota.kind(), quota.title(), status);
     for (i, name) in violated.iter().enumerate() {
         body.push_str(if i == 0 { ",\"violated-policies\":[\"" } else { ",\"" });
@@ -56,7 +57,7 @@ pub(crate) fn quota(quota: Quota, status: StatusCode, violated: &[&str]) -> Stri
     body
 }
 
-/// Another problem, in words that need no escaping.
+/// A problem without a registered type. `detail` must not need escapes.
 pub(crate) fn plain(status: StatusCode, detail: &'static str) -> String {
     let mut body = head("about:blank", status.canonical_reason().unwrap_or("Error"), status);
     // Writing to a string cannot fail.

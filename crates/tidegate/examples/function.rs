@@ -1,6 +1,4 @@
-//! A limit on a function, for each author.
-//!
-//! `cargo run --release -p tidegate --features macros --example function`
+//! A limit on a function, counted per author.
 
 use tidegate::{Limited, rate_limit};
 

@@ -1,11 +1,9 @@
-//! The library in a minute: check, several rules at once, wait, reserve and commit.
-//!
-//! `cargo run --release -p tidegate --example quickstart`
+//! The main operations: check, several rules at once, wait, reserve and commit.
 
 use std::error::Error;
 use std::time::Duration;
 
-use tidegate::{Ask, Decision, Limit, Limiter, Memory, Outcome, Rule};
+use tidegate::{Decision, Limit, Limiter, Memory, Outcome, Rule, RuleCheck};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -15,7 +13,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         show(&format!("request {request}"), &limiter.check("user-42").await?);
     }
 
-    println!("\n-- waiting for a turn instead of being denied");
+    println!(
+        "
+-- waiting instead of being denied"
+    );
     show("acquired", &limiter.acquire("user-42", Duration::from_secs(1)).await?);
 
     println!("\n-- two rules, one decision: all are charged or none");
@@ -24,12 +25,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Rule::new("api", ["10/s".parse()?])?,
     ];
     let limiter = Limiter::with_rules(Memory::default(), rules)?;
-    let asks = [Ask::new("login", "1.2.3.4"), Ask::new("api", "key-7").cost(3)];
+    let checks = [RuleCheck::new("login", "1.2.3.4"), RuleCheck::new("api", "key-7").cost(3)];
     for attempt in 1..=3 {
-        show(&format!("attempt {attempt}"), &limiter.check_each(&asks).await?);
+        show(&format!("attempt {attempt}"), &limiter.check_each(&checks).await?);
     }
 
-    println!("\n-- reserve what it may cost, commit what it did");
+    println!(
+        "
+-- reserve the estimated cost, commit the actual one"
+    );
     let limiter = Limiter::new(Memory::default(), "1000/m".parse::<Limit>()?);
     let reserved = limiter.reserve("tenant-a", 500).await?;
     show("while reserved", &limiter.check("tenant-a").peek().await?);
@@ -37,11 +41,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn show(what: &str, decision: &Decision) {
+fn show(label: &str, decision: &Decision) {
     let outcome = match decision.outcome() {
         Outcome::Allow => "allowed".to_string(),
-        Outcome::RetryAfter(span) => format!("denied, retry after {:?}", Duration::from(span)),
+        Outcome::RetryAfter(span) => format!("denied, retry after {span}"),
         Outcome::Never => "never".to_string(),
     };
-    println!("{what}: {outcome}, {} of {} left", decision.remaining(), decision.verdict().limit);
+    println!("{label}: {outcome}, {} of {} left", decision.remaining(), decision.verdict().limit);
 }

@@ -7,40 +7,40 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use tidegate_core::{CalendarUnit, Micros, Moment};
 
-/// A zone and a page of its calendar. Remembers the page it was asked for last.
+/// A time zone and a calendar unit, with the last computed window cached.
 #[derive(Debug)]
 pub(crate) struct Calendar {
     zone: TimeZone,
     unit: CalendarUnit,
-    page: Mutex<(Micros, Micros)>,
+    window: Mutex<(Micros, Micros)>,
 }
 
 impl Calendar {
     /// `None` if there is no such zone.
     pub(crate) fn new(unit: CalendarUnit, zone: &str) -> Option<Self> {
         let zone = TimeZone::get(zone).ok()?;
-        Some(Self { zone, unit, page: Mutex::new((Micros::ZERO, Micros::ZERO)) })
+        Some(Self { zone, unit, window: Mutex::new((Micros::ZERO, Micros::ZERO)) })
     }
 
-    /// The moment with the window that `now` lies in.
+    /// The instant with the window around it.
     pub(crate) fn moment(&self, now: Micros) -> Moment {
-        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
-        if !(page.0 <= now && now < page.1) {
-            *page = self.page_around(now).unwrap_or(*page);
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        if !(window.0 <= now && now < window.1) {
+            *window = self.window_around(now).unwrap_or(*window);
         }
-        Moment::within(now, page.0, page.1).unwrap_or(Moment::new(now))
+        Moment::within(now, window.0, window.1).unwrap_or(Moment::new(now))
     }
 
-    /// The boundaries of the window around `now` and of its neighbours, in order.
+    /// Boundaries of the window around `now` and of its neighbours, in order.
     pub(crate) fn boundaries(&self, now: Micros) -> Vec<Micros> {
-        let Some((start, end)) = self.page_around(now) else { return Vec::new() };
-        let before = self.page_around(start.saturating_sub(Micros::new(1)));
-        let after = self.page_around(end);
+        let Some((start, end)) = self.window_around(now) else { return Vec::new() };
+        let before = self.window_around(start.saturating_sub(Micros::new(1)));
+        let after = self.window_around(end);
         let first = before.map(|(first, _)| first).filter(|first| *first < start);
         first.into_iter().chain([start, end]).chain(after.map(|(_, last)| last)).collect()
     }
 
-    fn page_around(&self, now: Micros) -> Option<(Micros, Micros)> {
+    fn window_around(&self, now: Micros) -> Option<(Micros, Micros)> {
         let timestamp = Timestamp::from_microsecond(i64::try_from(now.get()).ok()?).ok()?;
         let today = timestamp.to_zoned(self.zone.clone()).date();
         let first = match self.unit {
@@ -58,12 +58,12 @@ impl Calendar {
                 CalendarUnit::Month => 1.month(),
             })
             .ok()?;
-        Some((self.begins(first)?, self.begins(next)?))
+        Some((self.start_of(first)?, self.start_of(next)?))
     }
 
-    /// The first instant of a date. Where midnight is skipped, the instant after the gap; before
-    /// 1970, the epoch.
-    fn begins(&self, date: Date) -> Option<Micros> {
+    /// The first instant of a date. If midnight is skipped, the instant after the gap; before 1970,
+    /// the epoch.
+    fn start_of(&self, date: Date) -> Option<Micros> {
         let start = date.to_zoned(self.zone.clone()).ok()?.timestamp().as_microsecond();
         Some(Micros::new(u64::try_from(start).unwrap_or(0)))
     }
@@ -77,7 +77,7 @@ mod tests {
         let calendar = Calendar::new(unit, zone).unwrap();
         let now: Timestamp = now.parse().unwrap();
         let now = Micros::new(u64::try_from(now.as_microsecond()).unwrap());
-        let (start, end) = calendar.page_around(now).unwrap();
+        let (start, end) = calendar.window_around(now).unwrap();
         let start_text = Timestamp::from_microsecond(i64::try_from(start.get()).unwrap()).unwrap();
         assert!(start <= now && now < end);
         assert_eq!(calendar.moment(now), Moment::within(now, start, end).unwrap());

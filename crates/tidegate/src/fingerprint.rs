@@ -1,23 +1,24 @@
-//! 64 bits that stand for a state and a key.
+//! 64-bit fingerprints of a state and a key.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
 use crate::Key;
 
-/// Stands for a state and a key in the memory of this process.
+/// Hash of a state and a key, valid in this process only.
 ///
-/// The bytes of a key are taken in pairs of words: each word is added to a random number of its own, and
-/// the products of the pairs are added up to 128 bits, and the length of the key to that. Of such sums (NH,
-/// the hash of UMAC) it is proven that those of two different keys are the same with a chance of at most
-/// 2^-63. The halves of the sum and a tag for the state are then multiplied by random numbers of 128 bits and
-/// added up, and the upper half is taken: it differs wherever one of them does, but for a chance of 2^-64. The
-/// tag was made like that too. So any two different inputs have the same fingerprint with a chance of at
-/// most 2^-62, whoever has chosen them, as long as the numbers are not known. They are drawn when the process
-/// starts, and nothing that depends on them is ever shown but whether two keys share a count.
+/// The bytes of a key are read as pairs of words. A different random number is added to each word,
+/// and the products of the pairs are summed to 128 bits, plus the length of the key. For such sums
+/// (NH, the hash of UMAC) it is proven that two different keys collide with a probability of at
+/// most 2^-63. The halves of the sum and a tag of the state are then multiplied by random numbers
+/// of 128 bits and added, and the upper half is taken. It differs if one of the inputs does, except
+/// with a probability of 2^-64. The tag is made in the same way. So any two different inputs have
+/// the same fingerprint with a probability of at most 2^-62, even if an attacker chooses them, as
+/// long as the random numbers are secret. They are drawn at process start, and the only thing
+/// derived from them that is visible is whether two keys share a count.
 ///
-/// Keys that are numbered in a row would lie in a pattern, so the bits are mixed in the end, by steps
-/// that can be undone: what was different stays so.
+/// Consecutively numbered keys would form a pattern, so the bits are mixed at the end, by
+/// invertible steps: different values stay different.
 #[inline(always)]
 pub(crate) fn fingerprint(state: StateTag, key: Key<'_>) -> u64 {
     match key.only() {
@@ -26,19 +27,19 @@ pub(crate) fn fingerprint(state: StateTag, key: Key<'_>) -> u64 {
     }
 }
 
-/// Of a key of one part.
+/// Fingerprint of a key of one part.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
 pub(crate) fn fingerprint_of(state: StateTag, part: &[u8]) -> u64 {
-    let drawn = drawn();
-    let pairs = sum_of_pairs(&drawn.pairs, part).wrapping_add(part.len() as u128);
-    let [_, _, low, high, ..] = &drawn.keys;
+    let keys = hash_keys();
+    let pairs = sum_of_pairs(&keys.pairs, part).wrapping_add(part.len() as u128);
+    let [_, _, low, high, ..] = &keys.keys;
     let low = low.wrapping_mul(u128::from(pairs as u64));
     let high = high.wrapping_mul(pairs >> 64);
     mixed_upper_half(state.sum.wrapping_add(low).wrapping_add(high))
 }
 
-/// The last pair may repeat bytes of the one before: two keys of one length still differ in a word.
+/// The last pair may overlap the one before: two keys of the same length still differ in a word.
 #[inline(always)]
 fn sum_of_pairs(numbers: &[[u64; 2]; PAIRS], bytes: &[u8]) -> u128 {
     let [last, others @ ..] = numbers;
@@ -84,28 +85,27 @@ fn short_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Each word is multiplied by a number of its own: the number of parts, and of each part its length and its
-/// bytes.
+/// Each word has its factor: the number of parts and, for each part, its length and its bytes.
 #[inline(never)]
 fn fingerprint_of_several(state: StateTag, key: Key<'_>) -> u64 {
-    let mut sum = Sum::of_several(state.sum);
+    let mut sum = HashSum::of_several(state.sum);
     sum.add(SEVERAL | key.parts().count() as u64);
     key.parts().for_each(|part| sum.add_bytes(part));
     mixed_upper_half(sum.sum)
 }
 
-/// Stands for the name of a state.
+/// Hash of the name of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StateTag {
     bits: u64,
-    /// The sum of a key's words as it begins: with the tag.
+    /// Initial value of the sum over a key's words.
     sum: u128,
 }
 
 impl StateTag {
     pub(crate) fn new(state: &str) -> Self {
-        let mut sum = Sum::new(&drawn().states);
-        // What does not fit is told by its length and by a hash.
+        let mut sum = HashSum::new(&hash_keys().states);
+        // The part beyond `MAX_LEN` enters by the total length and a hash.
         let (head, rest) = state.as_bytes().split_at(state.len().min(Key::MAX_LEN));
         sum.add_bytes(head);
         if !rest.is_empty() {
@@ -113,51 +113,51 @@ impl StateTag {
             sum.add(HASHER.get_or_init(RandomState::new).hash_one(rest));
         }
         let bits = mixed_upper_half(sum.sum);
-        let mut sum = Sum::new(&drawn().keys);
+        let mut sum = HashSum::new(&hash_keys().keys);
         sum.add(bits);
         Self { bits, sum: sum.sum }
     }
 
-    /// Bits to tell states apart by, most of the time.
+    /// Hash bits of the state name; collisions are possible.
     pub(crate) fn bits(self) -> u64 {
         self.bits
     }
 }
 
-/// An odd number with half of its bits set, at random.
+/// An odd number with half of its bits set, chosen at random.
 const MIXER: u64 = 0x9fb2_1c65_1e98_df25;
 
-/// As many as the longest key has, and one for what is left over.
+/// Pairs of the longest key, and one for the remainder.
 const PAIRS: usize = Key::MAX_LEN / 16 + 1;
 
-/// Marks the word that tells how many parts there are, so that it is never 0, as it is for a key of one part.
+/// Marks the word with the number of parts, so that it is never 0, as for a key of one part.
 const SEVERAL: u64 = 1 << 63;
 
-/// What a sum begins with, and one factor for each word that can come: the state, the two halves for a key
-/// of one part; the number of parts, and for each part its length and its bytes, of which the last word
-/// may be half empty.
+/// The initial value, and one factor per word: the state; the two halves for a key of one part; the
+/// number of parts and, for each part, its length and its bytes, of which the last word may be
+/// partly empty.
 const FACTORS: usize = 4 + Key::MAX_LEN / 8 + 2 * Key::MAX_PARTS + 1;
 
-struct Sum {
+struct HashSum {
     factors: std::slice::Iter<'static, u128>,
     sum: u128,
 }
 
-impl Sum {
+impl HashSum {
     #[inline(always)]
     fn new(factors: &'static [u128; FACTORS]) -> Self {
         let [first, factors @ ..] = factors;
         Self { factors: factors.iter(), sum: *first }
     }
 
-    /// The factors of a key of one part stay out of it: they are multiplied by nothing.
+    /// Skips the factors of a key of one part.
     fn of_several(sum: u128) -> Self {
-        Self { factors: drawn().keys[4..].iter(), sum }
+        Self { factors: hash_keys().keys[4..].iter(), sum }
     }
 
     #[inline(always)]
     fn add(&mut self, word: u64) {
-        // Whoever is served has no more words than there are factors.
+        // Valid keys have no more words than there are factors.
         let factor = self.factors.next().copied().unwrap_or(1);
         self.sum = self.sum.wrapping_add(factor.wrapping_mul(u128::from(word)));
     }
@@ -183,17 +183,17 @@ fn mixed_upper_half(sum: u128) -> u64 {
 }
 
 /// The random numbers of this process.
-struct Drawn {
+struct HashKeys {
     keys: [u128; FACTORS],
     states: [u128; FACTORS],
     pairs: [[u64; 2]; PAIRS],
 }
 
 #[inline(always)]
-fn drawn() -> &'static Drawn {
-    static DRAWN: OnceLock<Box<Drawn>> = OnceLock::new();
-    DRAWN.get_or_init(|| {
-        Box::new(Drawn {
+fn hash_keys() -> &'static HashKeys {
+    static KEYS: OnceLock<Box<HashKeys>> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        Box::new(HashKeys {
             keys: draw().map(u128::from_ne_bytes),
             states: draw().map(u128::from_ne_bytes),
             pairs: draw().map(|chunk| halves(&chunk)),
@@ -203,7 +203,7 @@ fn drawn() -> &'static Drawn {
 
 fn draw<const COUNT: usize>() -> [[u8; 16]; COUNT] {
     let mut bytes = [[0; 16]; COUNT];
-    // Without the system's random numbers, those of the standard library's maps have to do.
+    // If the system has no random numbers, the keys of the standard library's maps are used.
     if getrandom::fill(bytes.as_flattened_mut()).is_err() {
         let half = |bytes: &mut [u8; 8]| *bytes = RandomState::new().hash_one(0).to_ne_bytes();
         bytes.as_flattened_mut().as_chunks_mut().0.iter_mut().for_each(half);
@@ -217,7 +217,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn whatever_differs_has_another_fingerprint() {
+    fn different_inputs_have_different_fingerprints() {
         let long = "k".repeat(Key::MAX_LEN);
         let (a, b) = (StateTag::new("a"), StateTag::new("b"));
         let texts =
@@ -239,30 +239,30 @@ mod tests {
         assert_eq!(tags.len(), states.len());
     }
 
-    /// The chance of a false alarm is below 10^-8.
+    /// Fails by chance with a probability below 10^-8.
     #[test]
     fn fingerprints_of_numbered_keys_are_spread_over_all_bits() {
         let tag = StateTag::new("spread");
         let mut ones = [0_u32; 64];
-        let (count, most) = if cfg!(miri) { (200, 60) } else { (20_000, 500) };
+        let (count, max) = if cfg!(miri) { (200, 60) } else { (20_000, 500) };
         for i in 0..count {
             let bits = fingerprint(tag, Key::from(&*format!("user-{i}")));
             (0..64).for_each(|bit| ones[bit] += u32::from(bits >> bit & 1 == 1));
         }
         for (bit, ones) in ones.into_iter().enumerate() {
-            assert!(ones.abs_diff(count / 2) < most, "bit {bit} is set in {ones} of {count}");
+            assert!(ones.abs_diff(count / 2) < max, "bit {bit} is set in {ones} of {count}");
         }
     }
 
     #[test]
     fn the_longest_key_of_the_most_parts_has_a_factor_for_every_word() {
-        let mut sum = Sum::of_several(0);
+        let mut sum = HashSum::of_several(0);
         sum.add(0);
         for _ in 0..Key::MAX_PARTS {
             sum.add_bytes(&[b'x'; Key::MAX_LEN / Key::MAX_PARTS - 1]);
         }
         assert!(sum.factors.len() > 0);
-        let mut sum = Sum::of_several(0);
+        let mut sum = HashSum::of_several(0);
         sum.add(0);
         for part in 0..Key::MAX_PARTS {
             let bytes = if part == 0 { Key::MAX_LEN - 15 } else { 1 };

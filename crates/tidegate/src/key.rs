@@ -1,44 +1,44 @@
-//! Who is limited.
+//! Keys: what a limit counts by.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// The subject of a limit: one or several parts, such as a tenant and a user.
+/// What a limit counts by: one or several parts, such as a tenant and a user.
 ///
-/// The parts stay apart: `["a_b", "c"]` is another key than `["a", "b_c"]`. A key of one part equals
-/// the part alone.
+/// The parts stay separate: `["a_b", "c"]` is another key than `["a", "b_c"]`. A key of one part
+/// equals the part alone.
 #[derive(Clone, Copy, Debug)]
-pub struct Key<'a>(Parts<'a>);
+pub struct Key<'a>(KeyRepr<'a>);
 
 #[derive(Clone, Copy, Debug)]
-enum Parts<'a> {
+enum KeyRepr<'a> {
     One(&'a [u8]),
     Texts(&'a [&'a str]),
     Strings(&'a [String]),
 }
 
 impl<'a> Key<'a> {
-    /// The longest key in bytes, all parts together.
+    /// Longest key in bytes, all parts together.
     pub const MAX_LEN: usize = 1_024;
-    /// The most parts.
+    /// Largest number of parts.
     pub const MAX_PARTS: usize = 16;
 
     /// A key of several parts.
     pub fn of(parts: &'a [&'a str]) -> Self {
-        Self(Parts::Texts(parts))
+        Self(KeyRepr::Texts(parts))
     }
 
-    /// The part, if there is but one.
+    /// The part, if there is only one.
     #[inline]
     pub(crate) fn only(&self) -> Option<&'a [u8]> {
         match self.0 {
-            Parts::One(part) => Some(part),
-            Parts::Texts([part]) => Some(part.as_bytes()),
-            Parts::Strings([part]) => Some(part.as_bytes()),
-            Parts::Texts(_) | Parts::Strings(_) => None,
+            KeyRepr::One(part) => Some(part),
+            KeyRepr::Texts([part]) => Some(part.as_bytes()),
+            KeyRepr::Strings([part]) => Some(part.as_bytes()),
+            KeyRepr::Texts(_) | KeyRepr::Strings(_) => None,
         }
     }
 
-    /// Short enough to be served.
+    /// Whether the key is within [`MAX_LEN`](Self::MAX_LEN) and [`MAX_PARTS`](Self::MAX_PARTS).
     pub(crate) fn is_valid(&self) -> bool {
         if let Some(part) = self.only() {
             return part.len() <= Self::MAX_LEN;
@@ -50,15 +50,15 @@ impl<'a> Key<'a> {
     /// The parts in order.
     pub fn parts(&self) -> impl Iterator<Item = &'a [u8]> {
         let (one, texts, strings) = match self.0 {
-            Parts::One(part) => (Some(part), [].as_slice(), [].as_slice()),
-            Parts::Texts(texts) => (None, texts, [].as_slice()),
-            Parts::Strings(strings) => (None, [].as_slice(), strings),
+            KeyRepr::One(part) => (Some(part), [].as_slice(), [].as_slice()),
+            KeyRepr::Texts(texts) => (None, texts, [].as_slice()),
+            KeyRepr::Strings(strings) => (None, [].as_slice(), strings),
         };
         let texts = texts.iter().map(|text| text.as_bytes());
         one.into_iter().chain(texts).chain(strings.iter().map(String::as_bytes))
     }
 
-    /// Does it have just these parts?
+    /// Whether the key has exactly these parts.
     pub(crate) fn is(&self, parts: &[impl AsRef<str>]) -> bool {
         self.parts().eq(parts.iter().map(|part| part.as_ref().as_bytes()))
     }
@@ -67,7 +67,7 @@ impl<'a> Key<'a> {
 impl<'a> From<&'a str> for Key<'a> {
     #[inline]
     fn from(part: &'a str) -> Self {
-        Self(Parts::One(part.as_bytes()))
+        Self(KeyRepr::One(part.as_bytes()))
     }
 }
 
@@ -80,18 +80,18 @@ impl<'a> From<&'a String> for Key<'a> {
 impl<'a> From<&'a [u8]> for Key<'a> {
     #[inline]
     fn from(part: &'a [u8]) -> Self {
-        Self(Parts::One(part))
+        Self(KeyRepr::One(part))
     }
 }
 
 impl<'a> From<&'a [String]> for Key<'a> {
     fn from(parts: &'a [String]) -> Self {
-        Self(Parts::Strings(parts))
+        Self(KeyRepr::Strings(parts))
     }
 }
 
-/// The number of parts goes in first and each part behind its length: no part can pass for two, nor
-/// for what follows the key.
+/// Hashes the number of parts first, and each part after its length: no part can be mistaken for
+/// two, or for data after the key.
 impl Hash for Key<'_> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_usize(self.parts().count());
@@ -102,8 +102,8 @@ impl Hash for Key<'_> {
     }
 }
 
-/// 128 bits that stand for a value, under keys drawn when the process started: an attacker who
-/// cannot read memory can neither predict nor collide them.
+/// 128-bit hashes under keys drawn at process start: an attacker who cannot read memory can neither
+/// predict nor collide them.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Fingerprints {
     high: RandomState,
@@ -116,7 +116,7 @@ impl Fingerprints {
         (high << 64) | u128::from(self.low.hash_one(&value))
     }
 
-    /// Half of the bits, where no more are needed than to spread values.
+    /// A 64-bit hash, for choosing a shard.
     pub(crate) fn short(&self, value: impl Hash) -> u64 {
         self.low.hash_one(value)
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_stay_apart_and_one_part_is_itself() {
+    fn parts_stay_separate_and_one_part_equals_itself() {
         let fingerprints = Fingerprints::default();
         let of = |parts: &[&str]| fingerprints.of(Key::of(parts));
         assert_ne!(of(&["a_b", "c"]), of(&["a", "b_c"]));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_a_length_and_a_number_of_parts() {
+    fn keys_are_bounded_in_length_and_number_of_parts() {
         let long = "k".repeat(Key::MAX_LEN);
         assert!(Key::from(&long).is_valid());
         assert!(!Key::of(&[&long, "x"]).is_valid());

@@ -1,76 +1,72 @@
-//! Tidegate decides whether a request may pass now and, if not, when to come back.
+//! Rate limiting: decides whether a request may pass now and, if not, when to retry.
 //!
 //! # Layout
 //!
-//! - [`Limit`] (from `tidegate-core`) says what may pass; [`Rule`] gives limits a name.
-//! - [`Policy`] says which rules a request comes under; see [`policy`]. [`Client`] says who an address
-//!   counts as; [`Network`] is a block of addresses.
-//! - [`Limiter`] is what programs use: check, wait, enter, reserve. It asks an [`Engine`]. [`Slot`] is a
-//!   place among those who are in.
-//! - [`Engine`] decides a [`Call`] in one atomic step and answers with a [`Decision`]. [`Memory`] is
-//!   the engine inside the process.
-//! - [`Fallback`] is the engine around another that answers when that one does not. [`DenyCache`] remembers
-//!   denials; [`Lease`] borrows permits and decides by itself; [`Breaker`] leaves a store alone that does not
-//!   answer.
-//! - [`Clock`] tells the time; [`ManualClock`] is turned by hand.
-//! - `rate_limit` (feature `macros`) puts a limit on an async function.
-//! - `simulate` (a feature) tries limits on imagined traffic.
-//! - `conformance` (a feature) holds any engine to the same claims.
+//! Each folder imports only folders above it in this list.
+//!
+//! - Root files: [`Key`], fingerprints of keys, [`Network`] and [`ClientNetwork`], calendar
+//!   windows, and the locks that tests replace.
+//! - `clock`: [`Clock`], [`SystemClock`], [`ManualClock`].
+//! - `engine`: the contract of a store. An [`Engine`] decides a [`Call`] in one atomic step and
+//!   returns a [`Decision`]. [`Limit`] (from `tidegate-core`) is the arithmetic of one limit; a
+//!   [`Rule`] is a named list of limits.
+//! - `memory`: [`Memory`], the in-process engine.
+//! - `layers`: engines around an engine. [`Breaker`] stops calls to a failing store, [`DenyCache`]
+//!   caches denials, [`Lease`] spends borrowed permits, [`Fallback`] decides locally while the
+//!   store fails.
+//! - [`policy`]: [`Policy`], the rules that apply to a request and the keys that they count.
+//! - `limiter`: [`Limiter`], the interface for programs: check, wait, enter, reserve. A [`Slot`] is
+//!   a held concurrency slot. `rate_limit` (feature `macros`) limits an async function.
+//! - `simulate` (feature): evaluates limits on generated traffic.
+//! - `conformance` (feature): a test suite for any engine.
 
 #![warn(clippy::cast_possible_truncation, clippy::float_arithmetic)]
 
-mod address;
-mod breaker;
 mod calendar;
-mod call;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod decision;
-mod deny_cache;
 mod engine;
-mod fallback;
 mod fingerprint;
 mod key;
-mod lease;
+mod layers;
 mod limiter;
 mod memory;
+mod network;
 pub mod policy;
-mod rule;
 #[cfg(feature = "simulate")]
 pub mod simulate;
 mod sync;
 
-/// The README's examples are run as tests. One of them is of the attribute.
+/// Runs the examples of the README as tests. One of them uses the attribute.
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-pub use address::{Client, InvalidNetwork, Network};
-pub use breaker::{Breaker, BreakerEvent};
-pub use call::{Call, CallId, Charge, HoldId, Op};
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
-pub use decision::{Decision, Details, Source};
-pub use deny_cache::DenyCache;
 pub use engine::{
-    Answer, Circuit, Engine, EngineError, Health, Inspection, Misfit, Refusal, Shards,
+    Call, Charge, Circuit, Decision, DecisionDetails, Engine, EngineError, EngineFuture,
+    ForeignState, Health, HoldId, HoldKind, HoldSpec, IdempotencyKey, Inspection, InvalidRule,
+    KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnStoreFailure, Op, Refusal, Rule,
+    RuleLimit, Shards, Source,
 };
-pub use fallback::{Fallback, StoreEvent};
 pub use key::Key;
-pub use lease::Lease;
+pub use layers::{
+    Breaker, BreakerEvent, CallerDeadline, DenyCache, Fallback, FleetSize, Lease, StoreEvent,
+};
 #[cfg(feature = "macros")]
 #[doc(hidden)]
-pub use limiter::site as __site;
+pub use limiter::attribute as __attribute;
 pub use limiter::{
-    Ask, Asking, Entered, Entering, GlobalInUse, Limited, Limiter, Reservation, Reserve, Slot,
-    Telling,
+    Check, Enter, Entered, GlobalInUse, Limited, Limiter, Reservation, Reserve, Slot, Update,
 };
 pub use memory::{Memory, MemoryBuilder};
-pub use policy::{Plan, Policy, PolicyRule, RuleDraft};
-pub use rule::{InvalidRule, LeaseSize, OnStoreFailure, Rule, RuleLimit};
+pub use network::{ClientNetwork, InvalidNetwork, Network};
+pub use policy::{Plan, Policy, PolicyRule, RuleCheck, RuleDraft};
 pub use tidegate_core::{
-    Algorithm, CalendarUnit, Cost, Draft, Expiry, InvalidCost, InvalidLimit, Limit, Micros, Moment,
-    Outcome, ParseLimitError, Part, Share, Span, Standing, Tick, Verdict, Wait, closest,
+    Algorithm, CalendarUnit, Cost, Expiry, Fraction, InvalidCost, InvalidLimit, Limit,
+    LimitBuilder, LimitField, Micros, Moment, Outcome, ParseLimitError, RecoveryPoint, Span,
+    Standing, Tick, Verdict, Wait, did_you_mean,
 };
 #[cfg(feature = "macros")]
 pub use tidegate_macros::rate_limit;

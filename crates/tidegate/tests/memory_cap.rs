@@ -1,14 +1,9 @@
-//! A flood of keys against a small memory cap (F22): memory stays bounded, and nobody gets through
-//! because of it.
+//! A flood of keys against a small memory cap: memory stays bounded, and no request passes because
+//! of it.
 //!
-//! Memory is what the allocator of this test binary counts, beside what the engine says of itself.
-//! Who was let through when is judged from the raw log of every decision.
+//! Memory is counted by the allocator of this test binary, and compared with the engine's own
+//! report. Admissions are checked from the raw log of every decision.
 #![expect(clippy::unwrap_used, reason = "a test")]
-
-#[path = "support/checker.rs"]
-mod checker;
-#[path = "support/ready.rs"]
-mod ready;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -17,22 +12,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::{
-    Ask, Call, CallId, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, Limit,
-    Limited, Limiter, ManualClock, Memory, Micros, Op, Reservation, Rule, Sleep,
+    Call, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, IdempotencyKey,
+    Limit, Limited, Limiter, ManualClock, Memory, Micros, Op, Reservation, Rule, RuleCheck, Sleep,
 };
-use tidegate_model::{Counting, Rng};
+use tidegate_model::{CountingAllocator, TraceRng};
 
-use crate::checker::{Bound, Entry};
-use crate::ready::ready;
+use testkit::bounds::{IntervalBound, LoggedDecision};
+use testkit::now_or_never::now_or_panic;
 
 const CAP: usize = 1 << 20;
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
 
-// --- the flood ---------------------------------------------------------------------------------
+// --- floods -------------------------------------------------------------------------------------
 
 #[test]
-fn a_flood_of_keys_stays_below_the_cap_and_lets_no_key_through_that_was_at_its_limit() {
+fn a_flood_of_keys_stays_below_the_cap_and_admits_no_key_that_was_at_its_limit() {
     flood(CAP, 300_000);
     if std::env::var_os("TIDEGATE_LONG").is_some_and(|long| long == "1") {
         flood(64 << 20, 10_000_000);
@@ -42,89 +37,93 @@ fn a_flood_of_keys_stays_below_the_cap_and_lets_no_key_through_that_was_at_its_l
 fn flood(cap: usize, keys: u64) {
     const LIMITED: u64 = 1_000;
     const PERMITS: u64 = 5;
-    let world = World::new(cap);
-    let first = world.limiter(&[("first", "5/m burst 5")]);
-    let second = world.limiter(&[("second", "5/m burst 5")]);
+    let fixture = CappedMemory::new(cap);
+    let first = fixture.limiter(&[("first", "5/m burst 5")]);
+    let second = fixture.limiter(&[("second", "5/m burst 5")]);
 
-    let mut let_through = 0;
+    let mut over_admitted = 0;
     for key in 0..LIMITED {
-        let passed = (0..=PERMITS).filter(|_| world.allows(&first, key)).count() as u64;
+        let passed = (0..=PERMITS).filter(|_| fixture.allows(&first, key)).count() as u64;
         assert_eq!(passed, PERMITS);
     }
-    let mut watch = Watch::default();
+    let mut peak = PeakMemory::default();
     for i in 0..keys {
-        world.allows(&first, LIMITED + i);
+        fixture.allows(&first, LIMITED + i);
         if i % 100 == 0 {
-            let_through += u64::from(world.allows(&first, i / 100 % LIMITED));
-            watch.look(&world);
+            over_admitted += u64::from(fixture.allows(&first, i / 100 % LIMITED));
+            peak.sample(&fixture);
         }
     }
-    let_through += (0..LIMITED).filter(|key| world.allows(&first, *key)).count() as u64;
+    over_admitted += (0..LIMITED).filter(|key| fixture.allows(&first, *key)).count() as u64;
 
-    // The keys of a second limit come when there is no room, but for the last places that a table
-    // had in reserve. Those without a place share sixteen buckets, however many they are.
-    let newcomers = keys / 10;
+    // The keys of a second limit arrive when there is no room, except for the last entries that a
+    // table had in reserve. Keys without an entry share sixteen buckets, however many they are.
+    let new_keys = keys / 10;
     let mut shared = 0;
-    for key in 0..newcomers {
-        let allowed = world.allows(&second, key);
-        shared += u64::from(allowed && world.is_shared(&second, key));
+    for key in 0..new_keys {
+        let allowed = fixture.allows(&second, key);
+        shared += u64::from(allowed && fixture.is_shared(&second, key));
     }
-    watch.look(&world);
-    say(&format!(
-        "memory: cap {cap}, {keys} keys: {watch}; {LIMITED} keys at their limit, let through \
-         {let_through}; {newcomers} keys without room admitted {shared}, bound {}",
+    peak.sample(&fixture);
+    print_figure(&format!(
+        "memory: cap {cap}, {keys} keys: {peak}; {LIMITED} keys at their limit, over-admitted \
+         {over_admitted}; {new_keys} keys without room admitted {shared}, bound {}",
         16 * PERMITS
     ));
-    assert_eq!(let_through, 0);
+    assert_eq!(over_admitted, 0);
     assert!(shared <= 16 * PERMITS);
     assert!(shared > 0, "overflow buckets admit something");
-    watch.hold_to(cap);
+    peak.assert_below(cap);
 }
 
 #[test]
 fn after_the_flood_has_recovered_new_keys_have_a_full_limit_of_their_own() {
     for notation in ["5/m burst 5", "fixed-window 5/1m first-hit", "sliding-log 5/1m"] {
-        let world = World::new(CAP);
-        let limiter = world.limiter(&[("flood", notation)]);
-        world.fill(&limiter);
-        assert!((100_000..100_400).any(|key| !world.allows(&limiter, key)), "overflow fills up");
-        world.clock.advance(Duration::from_secs(61));
-        let mut watch = Watch::default();
+        let fixture = CappedMemory::new(CAP);
+        let limiter = fixture.limiter(&[("flood", notation)]);
+        fixture.fill(&limiter);
+        assert!((100_000..100_400).any(|key| !fixture.allows(&limiter, key)), "overflow fills up");
+        fixture.clock.advance(Duration::from_secs(61));
+        let mut peak = PeakMemory::default();
         let mut admitted = 0;
-        for key in 200_000..202_000 {
-            let passed = (0..7).filter(|_| world.allows(&limiter, key)).count() as u64;
+        for key in 200_000..201_000 {
+            let passed = (0..7).filter(|_| fixture.allows(&limiter, key)).count() as u64;
             assert_eq!(passed, 5, "{notation}, key {key}");
             admitted += passed;
-            watch.look(&world);
+            peak.sample(&fixture);
         }
-        say(&format!(
-            "memory: {notation} after the flood: 2000 new keys admitted {admitted}, due 10000"
+        print_figure(&format!(
+            "memory: {notation} after the flood: 1000 new keys admitted {admitted}, due 5000"
         ));
-        watch.hold_to(CAP);
+        peak.assert_below(CAP);
     }
 }
 
 #[test]
-fn keys_of_one_call_that_share_an_overflow_bucket_want_it_together() {
-    let world = World::new(CAP);
-    world.fill(&world.limiter(&[("flood", "5/m burst 5")]));
-    let limiter = world.limiter(&[("late", "5/m burst 5")]);
+fn keys_of_one_call_that_share_an_overflow_bucket_add_up_their_costs() {
+    let fixture = CappedMemory::new(CAP);
+    fixture.fill(&fixture.limiter(&[("flood", "5/m burst 5")]));
+    let limiter = fixture.limiter(&[("late", "5/m burst 5")]);
     let names: Vec<String> = (0..16_000).map(|key| format!("late-{key}")).collect();
     let mut shared = 0;
     for call in names.chunks(64) {
-        let asks: Vec<Ask<'_>> = call.iter().map(|key| Ask::new("late", key)).collect();
-        let allowed = limiter.check_each(&asks).now().is_ok_and(|decision| decision.allowed());
-        let is_shared = |key: &String| ready(limiter.inspect(key)).unwrap()[0].shared;
+        let checks: Vec<RuleCheck<'_>> =
+            call.iter().map(|key| RuleCheck::new("late", key)).collect();
+        let allowed = limiter.check_each(&checks).now().is_ok_and(|decision| decision.allowed());
+        let is_shared = |key: &String| now_or_panic(limiter.inspect(key)).unwrap()[0].shared;
         shared += if allowed { call.iter().filter(|key| is_shared(key)).count() } else { 0 };
     }
-    say(&format!("memory: calls of 64 keys without room admitted {shared}, bound {}", 16 * 5));
+    print_figure(&format!(
+        "memory: calls of 64 keys without room admitted {shared}, bound {}",
+        16 * 5
+    ));
     assert!(shared <= 16 * 5);
 }
 
 #[test]
 fn a_key_that_shared_an_overflow_bucket_never_gets_more_than_its_limit_afterwards() {
-    let window = Bound::Window { limit: 5, window: MINUTE };
-    let bucket = Bound::Bucket { burst: 5, count: 5, period: MINUTE };
+    let window = IntervalBound::Window { limit: 5, window: MINUTE };
+    let bucket = IntervalBound::Bucket { burst: 5, count: 5, period: MINUTE };
     let mut over = 0;
     for (notation, bound) in [
         ("5/m burst 5", bucket),
@@ -132,33 +131,33 @@ fn a_key_that_shared_an_overflow_bucket_never_gets_more_than_its_limit_afterward
         ("sliding-log 5/1m", window),
         ("sliding-window 5/1m precision 10s", window),
     ] {
-        let world = World::new(CAP);
-        let flood = world.limiter(&[("flood", "5/s burst 5")]);
-        let limiter = world.limiter(&[("slow", notation)]);
-        let mut rng = Rng::new(5);
+        let fixture = CappedMemory::new(CAP);
+        let flood = fixture.limiter(&[("flood", "5/s burst 5")]);
+        let limiter = fixture.limiter(&[("slow", notation)]);
+        let mut rng = TraceRng::new(5);
         let mut log = Vec::with_capacity(100_000);
         for round in 0..40 {
-            // In some rounds memory is full, in others all of the flood has recovered; the slow
-            // limit's own keys come and go between.
+            // In some rounds memory is full, in others all of the flood has recovered; the keys of
+            // the slow limit come and go in between.
             if round % 2 == 0 {
-                world.fill_from(&flood, round * 1_000_000, 24_000);
+                fixture.fill_from(&flood, round * 1_000_000, 24_000);
             }
             for _ in 0..500 {
-                log.push(world.entry(&limiter, rng.below(100), 1 + rng.below(3)));
-                world.clock.advance(Duration::from_micros(rng.below(4_000)));
+                log.push(fixture.entry(&limiter, rng.below(100), 1 + rng.below(3)));
+                fixture.clock.advance(Duration::from_micros(rng.below(4_000)));
             }
-            world.clock.advance(Duration::from_micros(rng.below(2 * MINUTE / 5)));
+            fixture.clock.advance(Duration::from_micros(rng.below(2 * MINUTE / 5)));
         }
         // A first-hit window may be followed at once by the next.
         let bound = match bound {
-            Bound::Window { window, .. } if notation.contains("first-hit") => {
-                Bound::Window { limit: 10, window }
+            IntervalBound::Window { window, .. } if notation.contains("first-hit") => {
+                IntervalBound::Window { limit: 10, window }
             }
             bound => bound,
         };
         let found = bound.check(&log);
-        say(&format!(
-            "memory: {notation}, keys between overflow and cells of their own: {} decisions, \
+        print_figure(&format!(
+            "memory: {notation}, keys between overflow and their own cells: {} decisions, \
              admitted {}, over-admitted {}",
             found.decisions, found.admitted, found.over
         ));
@@ -170,145 +169,147 @@ fn a_key_that_shared_an_overflow_bucket_never_gets_more_than_its_limit_afterward
 
 #[test]
 fn eight_threads_flooding_at_once_stay_below_the_cap() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("flood", "5/m burst 5")]);
-    let mut watch = Watch::default();
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("flood", "5/m burst 5")]);
+    let mut peak = PeakMemory::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|thread| {
-                let (world, limiter) = (&world, &limiter);
+                let (fixture, limiter) = (&fixture, &limiter);
                 scope.spawn(move || {
                     for i in 0..5_000 {
-                        world.allows(limiter, thread << 32 | i);
+                        fixture.allows(limiter, thread << 32 | i);
                     }
                 })
             })
             .collect();
         while !threads.iter().all(|thread| thread.is_finished()) {
-            watch.look(&world);
+            peak.sample(&fixture);
             std::thread::yield_now();
         }
     });
-    watch.look(&world);
-    say(&format!("memory: cap {CAP}, 8 threads: {watch}"));
-    watch.hold_to(CAP);
+    peak.sample(&fixture);
+    print_figure(&format!("memory: cap {CAP}, 8 threads: {peak}"));
+    peak.assert_below(CAP);
 }
 
 // --- overflow buckets --------------------------------------------------------------------------
 
-/// Ten new users a second, each asking once, at a rule whose overflow buckets are in use all the
-/// time. Were they left only when they are empty, they never would be.
+/// Ten new users a second, one request each, under a rule whose overflow buckets are always in use.
+/// If buckets were left only when they are empty, they never would be.
 #[test]
 fn a_busy_rule_leaves_its_overflow_buckets_once_there_is_room_again() {
-    let world = World::new(CAP);
-    let fillers = world.limiter(&[("fill", "1/h")]);
-    let busy = world.limiter(&[("busy", "5/m")]);
-    world.fill(&fillers);
+    let fixture = CappedMemory::new(CAP);
+    let fillers = fixture.limiter(&[("fill", "1/h")]);
+    let busy = fixture.limiter(&[("busy", "5/m")]);
+    fixture.fill(&fillers);
     let mut users = 0..;
     let mut denied_in = |seconds: u64| {
-        let come = users.by_ref().take(10 * seconds as usize);
-        come.filter(|user| {
-            world.clock.advance(Duration::from_millis(100));
-            !world.allows(&busy, *user)
-        })
-        .count()
+        let arrivals = users.by_ref().take(10 * seconds as usize);
+        arrivals
+            .filter(|user| {
+                fixture.clock.advance(Duration::from_millis(100));
+                !fixture.allows(&busy, *user)
+            })
+            .count()
     };
     let (without_room, recovering, afterwards) = (denied_in(3_500), denied_in(400), denied_in(600));
-    say(&format!(
+    print_figure(&format!(
         "memory: cap {CAP}, 10 new users a second at 5/m: {without_room} of 35000 denied while there \
-         is no room, {recovering} of 4000 while it comes back, {afterwards} of 6000 afterwards"
+         is no room, {recovering} of 4000 while it recovers, {afterwards} of 6000 afterwards"
     ));
     assert!(without_room > 10_000, "they share overflow buckets");
     assert_eq!(afterwards, 0);
 }
 
 #[test]
-fn nobody_exceeds_its_limit_on_the_way_out_of_an_overflow_bucket() {
-    let bucket = Bound::Bucket { burst: 5, count: 5, period: MINUTE };
-    let window = Bound::Window { limit: 5, window: MINUTE };
+fn no_key_exceeds_its_limit_when_it_leaves_an_overflow_bucket() {
+    let bucket = IntervalBound::Bucket { burst: 5, count: 5, period: MINUTE };
+    let window = IntervalBound::Window { limit: 5, window: MINUTE };
     for (notation, bound) in [
         ("5/m", bucket),
         ("leaky-bucket 5/m", bucket),
         ("sliding-log 5/1m", window),
         ("sliding-window 5/1m precision 10s", window),
     ] {
-        let world = World::new(CAP);
-        let fillers = world.limiter(&[("fill", "1/5m")]);
-        let busy = world.limiter(&[("busy", notation)]);
-        let mut rng = Rng::new(24);
+        let fixture = CappedMemory::new(CAP);
+        let fillers = fixture.limiter(&[("fill", "1/5m")]);
+        let busy = fixture.limiter(&[("busy", notation)]);
+        let mut rng = TraceRng::new(24);
         let mut log = Vec::with_capacity(30_000);
         let (mut shared, mut own) = (0, 0);
         for _ in 0..2 {
-            world.fill(&fillers);
+            fixture.fill(&fillers);
             // Many new users and, among them, the same hundred all the time.
             for i in 0..12_000_u64 {
                 let key = if rng.one_in(2) { rng.below(100) } else { 1_000 + rng.below(1 << 40) };
                 let is_known = key < 100;
-                log.push(world.entry(&busy, key, 1 + rng.below(2)));
-                world.clock.advance(Duration::from_micros(rng.below(2 * MINUTE / 1_500)));
+                log.push(fixture.entry(&busy, key, 1 + rng.below(2)));
+                fixture.clock.advance(Duration::from_micros(rng.below(2 * MINUTE / 1_500)));
                 if is_known && i % 8 == 0 {
-                    let in_bucket = world.is_shared(&busy, key);
+                    let in_bucket = fixture.is_shared(&busy, key);
                     shared += u64::from(in_bucket);
                     own += u64::from(!in_bucket);
                 }
             }
         }
         let found = bound.check(&log);
-        say(&format!(
-            "memory: {notation}, out of overflow under traffic: {} decisions, admitted {}, \
-             over-admitted {}; found in overflow {shared} times, in a cell of its own {own} times",
+        print_figure(&format!(
+            "memory: {notation}, leaving overflow under traffic: {} decisions, admitted {}, \
+             over-admitted {}; found in overflow {shared} times, in its own cell {own} times",
             found.decisions, found.admitted, found.over
         ));
-        assert!(shared > 100 && own > 100, "{notation}: users are found on both sides");
+        assert!(shared > 100 && own > 100, "{notation}: users are found in both");
         assert_eq!(found.over, 0, "{notation}");
     }
 }
 
 #[test]
-fn a_refund_or_reset_in_an_overflow_bucket_gives_back_nothing_of_others() {
+fn a_refund_or_reset_in_an_overflow_bucket_returns_no_permits_of_others() {
     for notation in ["100/h", "fixed-window 100/h", "sliding-log 100/h"] {
-        let world = World::new(CAP);
-        world.fill(&world.limiter(&[("fill", "1/30d")]));
-        let late = world.limiter(&[("late", notation)]);
-        let mates = Mates::find(&world, &late, 20);
-        for mate in &mates.0[1..] {
-            let key = mate.to_ne_bytes();
+        let fixture = CappedMemory::new(CAP);
+        fixture.fill(&fixture.limiter(&[("fill", "1/30d")]));
+        let late = fixture.limiter(&[("late", notation)]);
+        let keys = BucketKeys::find(&fixture, &late, 20);
+        for key in &keys.0[1..] {
+            let key = key.to_ne_bytes();
             let refunded = late.refund(&key[..], 100).now().unwrap().refunded();
             assert_eq!(refunded, Cost::ZERO, "{notation}");
             late.reset(&key[..]).now().unwrap();
         }
-        let passed = mates.0.iter().filter(|mate| world.allows(&late, **mate)).count();
-        assert_eq!(passed, 0, "{notation}: what the first has used is still used");
+        let passed = keys.0.iter().filter(|key| fixture.allows(&late, **key)).count();
+        assert_eq!(passed, 0, "{notation}: the usage of the first remains");
     }
 }
 
-/// A thread that has read the clock and is slow to lock the bucket comes behind another that is
+/// A thread that has read the clock and is slow to lock the bucket comes after another that is
 /// later and faster. The bucket must not take the old instant for a clock that stepped back.
 #[test]
 fn an_overflow_bucket_keeps_its_bound_when_a_thread_is_slow_after_reading_the_clock() {
     const ROUNDS: u64 = 15;
     for (notation, bound) in [
-        ("10/s", Bound::Bucket { burst: 10, count: 10, period: SECOND }),
-        ("sliding-log 10/s", Bound::Window { limit: 10, window: SECOND }),
+        ("10/s", IntervalBound::Bucket { burst: 10, count: 10, period: SECOND }),
+        ("sliding-log 10/s", IntervalBound::Window { limit: 10, window: SECOND }),
     ] {
         let time = ManualClock::default();
         let gate = Arc::new(Gate::default());
         let clock = SlowClock { time: time.clone(), gate: gate.clone() };
-        let world = World::with_clock(CAP, time.clone(), clock);
-        world.fill_to_the_last_byte(&world.limiter(&[("fill", "1/30d")]));
-        let late = world.limiter(&[("late", notation)]);
-        let mates = Mates::find(&world, &late, 20);
-        // All keys of a bucket are one to the checker.
-        let entry = |mate: u64| {
+        let fixture = CappedMemory::with_clock(CAP, time.clone(), clock);
+        fixture.fill_to_the_last_byte(&fixture.limiter(&[("fill", "1/30d")]));
+        let late = fixture.limiter(&[("late", notation)]);
+        let keys = BucketKeys::find(&fixture, &late, 20);
+        // All keys of a bucket are one key to the checker.
+        let entry = |key: u64| {
             let before = time.now().get();
-            let allowed = world.allows(&late, mate);
-            Entry { key: 0, cost: 1, allowed, before, after: time.now().get() }
+            let allowed = fixture.allows(&late, key);
+            LoggedDecision { key: 0, cost: 1, allowed, before, after: time.now().get() }
         };
         let now = time.now().get();
-        let mut log = vec![Entry { key: 0, cost: 10, allowed: true, before: now, after: now }];
+        let mut log =
+            vec![LoggedDecision { key: 0, cost: 10, allowed: true, before: now, after: now }];
         let mut overtaken = 0;
         for round in 0..ROUNDS {
-            let slow_one = mates.0[1 + round as usize % (mates.0.len() - 1)];
+            let slow_one = keys.0[1 + round as usize % (keys.0.len() - 1)];
             gate.close();
             let entry = &entry;
             std::thread::scope(|scope| {
@@ -319,57 +320,58 @@ fn an_overflow_bucket_keeps_its_bound_when_a_thread_is_slow_after_reading_the_cl
                 gate.wait_for_arrival();
                 time.advance(Duration::from_millis(100));
                 let (sender, done) = std::sync::mpsc::channel();
-                let first = mates.0[0];
+                let first = keys.0[0];
                 let fast = scope.spawn(move || {
                     let entry = entry(first);
                     sender.send(()).unwrap();
                     entry
                 });
-                // Two keys in the same shard wait for each other, and then nobody is overtaken.
+                // Two keys in the same shard wait for each other, and then no thread is overtaken.
                 overtaken += u64::from(done.recv_timeout(Duration::from_millis(20)).is_ok());
                 gate.open();
                 log.extend([slow.join().unwrap(), fast.join().unwrap()]);
             });
         }
         let found = bound.check(&log);
-        say(&format!(
+        print_figure(&format!(
             "memory: one overflow bucket, {notation}, a slow thread overtaken {overtaken} times of \
              {ROUNDS}: admitted {}, over-admitted {}",
             found.admitted, found.over
         ));
         assert_eq!(found.over, 0, "{notation}");
-        // Nor is it strict by denying everybody.
+        // Nor is it strict by denying every request.
         assert!(found.admitted >= 18, "{notation}: {}", found.admitted);
     }
 }
 
 /// Keys of one overflow bucket, which the first of them has used up.
-struct Mates(Vec<u64>);
+struct BucketKeys(Vec<u64>);
 
-impl Mates {
-    fn find(world: &World, limiter: &Limiter, count: usize) -> Self {
+impl BucketKeys {
+    fn find(fixture: &CappedMemory, limiter: &Limiter, count: usize) -> Self {
         let capacity = limiter.rules()[0].limits()[0].limit().capacity();
         let takes_all = |key: &u64| {
             let taken = limiter.check(&key.to_ne_bytes()[..]).cost(capacity).now();
-            taken.unwrap().allowed() && world.is_shared(limiter, *key)
+            taken.unwrap().allowed() && fixture.is_shared(limiter, *key)
         };
         let first = (0..10_000).find(takes_all).unwrap();
-        // Of the sixteen buckets, the first one's alone is in use, but for places of one's own.
+        // Of the sixteen buckets only the first one's is in use, apart from keys with their own
+        // entry.
         let is_full = |key: &u64| {
-            let look = limiter.check(&key.to_ne_bytes()[..]).peek().now().unwrap();
-            look.remaining() == 0 && world.is_shared(limiter, *key)
+            let peek = limiter.check(&key.to_ne_bytes()[..]).peek().now().unwrap();
+            peek.remaining() == 0 && fixture.is_shared(limiter, *key)
         };
-        let mates = (1 << 20..).filter(is_full).take(count - 1);
-        Self([first].into_iter().chain(mates).collect())
+        let keys = (1 << 20..).filter(is_full).take(count - 1);
+        Self([first].into_iter().chain(keys).collect())
     }
 }
 
 thread_local! {
-    /// This thread is slow to go on once it has read the clock.
+    /// This thread is slow to continue once it has read the clock.
     static IS_SLOW: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Holds up the first call of a slow thread, with the time in hand.
+/// Blocks the first call of a slow thread after it has read the time.
 struct SlowClock {
     time: ManualClock,
     gate: Arc<Gate>,
@@ -429,208 +431,227 @@ impl Gate {
     }
 }
 
-// --- what is settled or old --------------------------------------------------------------------
+// --- settled reservations and old logs ----------------------------------------------------------
 
 type End = fn(Reservation);
 
 #[test]
 fn settled_reservations_make_room_for_new_ones_and_for_new_keys() {
     let ends: [(&str, End); 3] = [
-        ("cancelled", |reservation| drop(ready(reservation.cancel()).unwrap())),
-        ("committed", |reservation| drop(ready(reservation.commit_all()).unwrap())),
+        ("cancelled", |reservation| drop(now_or_panic(reservation.cancel()).unwrap())),
+        ("committed", |reservation| drop(now_or_panic(reservation.commit_all()).unwrap())),
         ("dropped", |reservation| drop(reservation)),
     ];
     for (how, end) in ends {
-        let world = World::new(CAP);
-        let pool = world.limiter(&[("pool", "concurrency 20 lease 30s")]);
-        let login = world.limiter(&[("login", "5/m")]);
-        let mut watch = Watch::default();
+        let fixture = CappedMemory::new(CAP);
+        let pool = fixture.limiter(&[("pool", "concurrency 20 lease 30s")]);
+        let login = fixture.limiter(&[("login", "5/m")]);
+        let mut peak = PeakMemory::default();
         for nth in 0..20_000_u64 {
-            let reserved = ready(pool.reserve("k", 1));
+            let reserved = now_or_panic(pool.reserve("k", 1));
             end(reserved.unwrap_or_else(|refused| panic!("the {nth}th, {how}: {refused}")));
-            world.clock.advance(Duration::from_millis(150));
-            watch.look(&world);
+            fixture.clock.advance(Duration::from_millis(150));
+            peak.sample(&fixture);
         }
         let shared = (0..2_000).filter(|user| {
-            assert!(world.allows(&login, *user), "{how}: the first request of user {user}");
-            world.is_shared(&login, *user)
+            assert!(fixture.allows(&login, *user), "{how}: the first request of user {user}");
+            fixture.is_shared(&login, *user)
         });
         assert_eq!(shared.count(), 0, "{how}");
-        say(&format!("memory: cap {CAP}, 20000 reservations in 50 minutes, all {how}: {watch}"));
-        watch.hold_to(CAP);
+        print_figure(&format!(
+            "memory: cap {CAP}, 20000 reservations in 50 minutes, all {how}: {peak}"
+        ));
+        peak.assert_below(CAP);
     }
 }
 
-/// Every third second for 51 minutes, and then there is no room to note another.
+/// Every third second for 51 minutes, and then there is no room to log another.
 #[test]
 fn a_log_without_room_is_halved_and_not_collapsed() {
     const ENTRIES: usize = 1_024;
-    let world = World::new(CAP);
-    let logs = world.limiter(&[("log", "sliding-log 2000/h")]);
+    let fixture = CappedMemory::new(CAP);
+    let logs = fixture.limiter(&[("log", "sliding-log 2000/h")]);
     let limit = logs.rules()[0].limits()[0].clone();
     let key = 1_u64.to_ne_bytes();
-    let look = || {
-        let found = world.memory.inspect(&limit, key[..].into()).now().unwrap();
+    let inspect = || {
+        let found = fixture.memory.inspect(&limit, key[..].into()).now().unwrap();
         (found.entries.len(), found.standing.used)
     };
     for _ in 0..ENTRIES {
-        assert!(world.allows(&logs, 1));
-        world.clock.advance(Duration::from_secs(3));
+        assert!(fixture.allows(&logs, 1));
+        fixture.clock.advance(Duration::from_secs(3));
     }
-    assert_eq!(look(), (ENTRIES, ENTRIES as u64));
-    world.fill_from(&world.limiter(&[("fill", "1/30d")]), 0, 40_000);
+    assert_eq!(inspect(), (ENTRIES, ENTRIES as u64));
+    fixture.fill_to_the_last_byte(&fixture.limiter(&[("fill", "1/30d")]));
     let mut fewest = ENTRIES;
     for _ in 0..10 {
-        assert!(world.allows(&logs, 1));
-        world.clock.advance(Duration::from_secs(3));
-        fewest = fewest.min(look().0);
+        assert!(fixture.allows(&logs, 1));
+        fixture.clock.advance(Duration::from_secs(3));
+        fewest = fewest.min(inspect().0);
     }
-    say(&format!("memory: a log of {ENTRIES} entries without room: at least {fewest} left"));
+    print_figure(&format!(
+        "memory: a log of {ENTRIES} entries without room: at least {fewest} left"
+    ));
     assert!((ENTRIES / 2..=ENTRIES).contains(&fewest), "{fewest}");
-    let (_, used) = look();
-    assert_eq!(used, ENTRIES as u64 + 10, "nothing is forgotten");
-    // When the first 523 are an hour old, an exact log has 511 left. Of two that were joined, the
+    let (_, used) = inspect();
+    assert_eq!(used, ENTRIES as u64 + 10, "no permit is lost");
+    // When the first 523 are an hour old, an exact log has 511 left. Of two joined entries, the
     // earlier leaves with the later.
-    world.clock.advance(Duration::from_secs(3_600 - 3 * 512));
-    let (_, left) = look();
+    fixture.clock.advance(Duration::from_secs(3_600 - 3 * 512));
+    let (_, left) = inspect();
     assert!((511..=512).contains(&left), "{left} of {used} left");
 }
 
-// --- what takes more than a cell ---------------------------------------------------------------
+// --- states larger than a cell ------------------------------------------------------------------
 
 #[test]
-fn logs_without_room_get_coarser_and_never_over_admit() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("log", "sliding-log 1000/1m")]);
-    let mut rng = Rng::new(9);
+fn logs_without_room_lose_precision_and_never_over_admit() {
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("log", "sliding-log 1000/1m")]);
+    let mut rng = TraceRng::new(9);
     let mut log = Vec::with_capacity(200_000);
-    world.rebase();
-    let mut watch = Watch::default();
+    fixture.rebase();
+    let mut peak = PeakMemory::default();
     for i in 0..150_000_u64 {
-        log.push(world.entry(&limiter, rng.below(2_000), 1 + rng.below(60)));
-        world.clock.advance(Duration::from_micros(rng.below(2_400)));
+        log.push(fixture.entry(&limiter, rng.below(2_000), 1 + rng.below(60)));
+        fixture.clock.advance(Duration::from_micros(rng.below(2_400)));
         if i % 100 == 0 {
-            watch.look(&world);
+            peak.sample(&fixture);
         }
     }
-    let found = Bound::Window { limit: 1_000, window: MINUTE }.check(&log);
+    let found = IntervalBound::Window { limit: 1_000, window: MINUTE }.check(&log);
     let denied = log.iter().filter(|entry| !entry.allowed).count();
-    say(&format!(
-        "memory: cap {CAP}, sliding-log 1000/1m, 2000 keys: {watch}; {} decisions, {denied} denied, \
+    print_figure(&format!(
+        "memory: cap {CAP}, sliding-log 1000/1m, 2000 keys: {peak}; {} decisions, {denied} denied, \
          admitted {}, over-admitted {}",
         found.decisions, found.admitted, found.over
     ));
     assert_eq!(found.over, 0);
-    watch.hold_to(CAP);
+    peak.assert_below(CAP);
 }
 
 #[test]
-fn logs_in_the_places_of_recovered_buckets_stay_below_the_cap() {
+fn logs_in_the_cells_of_recovered_buckets_stay_below_the_cap() {
     fill_with_logs_after_buckets(None);
 }
 
 #[test]
-fn names_in_logs_in_the_places_of_recovered_buckets_stay_below_the_cap() {
+fn names_in_logs_in_the_cells_of_recovered_buckets_stay_below_the_cap() {
     fill_with_logs_after_buckets(Some(&"n".repeat(1_000)));
 }
 
-/// Buckets need no memory beside their cell; logs that take over the cells do.
-fn fill_with_logs_after_buckets(who: Option<&str>) {
-    let world = World::new(CAP);
-    let buckets = world.limiter(&[("bucket", "5/s burst 5")]);
-    let logs = world.limiter(&[("log", "sliding-log 1000/1m")]);
-    world.fill(&buckets);
-    world.clock.advance(Duration::from_secs(2));
-    let mut watch = Watch::default();
+/// Buckets need no memory except their cell; logs that take over the cells do.
+fn fill_with_logs_after_buckets(caller: Option<&str>) {
+    let fixture = CappedMemory::new(CAP);
+    let buckets = fixture.limiter(&[("bucket", "5/s burst 5")]);
+    let logs = fixture.limiter(&[("log", "sliding-log 1000/1m")]);
+    fixture.fill(&buckets);
+    fixture.clock.advance(Duration::from_secs(2));
+    let mut peak = PeakMemory::default();
     for key in 0..10_000_u64 {
         for _ in 0..2 {
             let key = key.to_ne_bytes();
-            let asking = logs.check(&key[..]);
-            let _ = who.map_or(asking, |who| asking.who(who)).now();
-            world.clock.advance(Duration::from_micros(1));
+            let check = logs.check(&key[..]);
+            let _ = caller.map_or(check, |caller| check.caller(caller)).now();
+            fixture.clock.advance(Duration::from_micros(1));
         }
-        watch.look(&world);
+        peak.sample(&fixture);
     }
-    let names = who.map_or(0, str::len);
-    say(&format!("memory: cap {CAP}, logs with names of {names} bytes after buckets: {watch}"));
-    watch.hold_to(CAP);
+    let names = caller.map_or(0, str::len);
+    print_figure(&format!(
+        "memory: cap {CAP}, logs with names of {names} bytes after buckets: {peak}"
+    ));
+    peak.assert_below(CAP);
 }
 
 #[test]
 fn names_in_logs_stay_below_the_cap() {
-    let world = World::new(CAP);
-    let logs = world.limiter(&[("log", "sliding-log 1000/1m")]);
+    let fixture = CappedMemory::new(CAP);
+    let logs = fixture.limiter(&[("log", "sliding-log 1000/1m")]);
     let name = "n".repeat(1_000);
-    world.rebase();
-    let mut watch = Watch::default();
+    fixture.rebase();
+    let mut peak = PeakMemory::default();
     for key in 0..10_000_u64 {
-        let _ = logs.check(&key.to_ne_bytes()[..]).who(&name).now();
-        watch.look(&world);
+        let _ = logs.check(&key.to_ne_bytes()[..]).caller(&name).now();
+        peak.sample(&fixture);
     }
-    say(&format!("memory: cap {CAP}, names of 1000 bytes in logs: {watch}"));
-    watch.hold_to(CAP);
+    print_figure(&format!("memory: cap {CAP}, names of 1000 bytes in logs: {peak}"));
+    peak.assert_below(CAP);
 }
 
 #[test]
 fn a_name_of_any_length_stays_below_the_cap() {
-    let world = World::new(CAP);
-    let logs = world.limiter(&[("log", "sliding-log 1000/1m")]);
+    let fixture = CappedMemory::new(CAP);
+    let logs = fixture.limiter(&[("log", "sliding-log 1000/1m")]);
     let name = "n".repeat(4 * CAP);
-    world.rebase();
-    let mut watch = Watch::default();
-    let answer = logs.check("k").who(&name).now().map(|decision| decision.allowed());
-    watch.look(&world);
-    say(&format!(
-        "memory: cap {CAP}, a name of {} bytes in a log: {watch}, {answer:?}",
+    fixture.rebase();
+    let mut peak = PeakMemory::default();
+    let result = logs.check("k").caller(&name).now().map(|decision| decision.allowed());
+    peak.sample(&fixture);
+    print_figure(&format!(
+        "memory: cap {CAP}, a name of {} bytes in a log: {peak}, {result:?}",
         name.len()
     ));
-    watch.hold_to(CAP);
+    peak.assert_below(CAP);
 }
 
 #[test]
 fn a_reservation_without_room_is_refused_and_changes_nothing() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("login", "5/m burst 5")]);
-    assert!(world.allows(&limiter, 1));
-    world.fill_to_the_last_byte(&limiter);
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("login", "5/m burst 5")]);
+    assert!(fixture.allows(&limiter, 1));
+    // The rule has its share, so others may still have room.
+    for key in 2..30_000_u64 {
+        let _id = now_or_panic(limiter.reserve(&key.to_ne_bytes()[..], 1)).map(Reservation::keep);
+    }
     let key = 1_u64.to_ne_bytes();
     for _ in 0..100 {
-        let reserved = ready(limiter.reserve(&key[..], 1));
+        let reserved = now_or_panic(limiter.reserve(&key[..], 1));
         assert!(
             matches!(reserved, Err(Limited::NoAnswer(EngineError::Unavailable(_)))),
             "{reserved:?}"
         );
     }
-    let left = (0..6).filter(|_| world.allows(&limiter, 1)).count();
-    say(&format!("memory: 100 reservations without room refused, permits lost {}", 4 - left));
+    let left = (0..6).filter(|_| fixture.allows(&limiter, 1)).count();
+    print_figure(&format!(
+        "memory: 100 reservations without room refused, permits lost {}",
+        4 - left
+    ));
     assert_eq!(left, 4);
 }
 
 #[test]
 fn an_idempotent_call_without_room_is_refused_and_changes_nothing() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("login", "5/m burst 5")]);
-    assert!(world.allows(&limiter, 1));
-    world.fill_to_the_last_byte(&limiter);
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("login", "5/m burst 5")]);
+    assert!(fixture.allows(&limiter, 1));
+    // The rule has its share, so others may still have room.
+    for other in 2..30_000_u64 {
+        let _ =
+            limiter.check(&other.to_ne_bytes()[..]).idempotency_key(&format!("of-{other}")).now();
+    }
     let key = 1_u64.to_ne_bytes();
     for i in 0..100 {
         let id = format!("id-{i}");
-        let answer = limiter.check(&key[..]).once(&id).now();
-        assert!(matches!(answer, Err(EngineError::Unavailable(_))), "{answer:?}");
+        let result = limiter.check(&key[..]).idempotency_key(&id).now();
+        assert!(matches!(result, Err(EngineError::Unavailable(_))), "{result:?}");
     }
-    let left = (0..6).filter(|_| world.allows(&limiter, 1)).count();
-    say(&format!("memory: 100 idempotent calls without room refused, permits lost {}", 4 - left));
+    let left = (0..6).filter(|_| fixture.allows(&limiter, 1)).count();
+    print_figure(&format!(
+        "memory: 100 idempotent calls without room refused, permits lost {}",
+        4 - left
+    ));
     assert_eq!(left, 4);
 }
 
 #[test]
 fn a_flood_of_reservations_stays_below_the_cap() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("pool", "concurrency 1000000")]);
-    let mut watch = Watch::default();
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("pool", "concurrency 1000000")]);
+    let mut peak = PeakMemory::default();
     let (mut held, mut refused) = (0, 0);
     for key in 0..30_000_u64 {
-        match ready(limiter.reserve(&(key % 500).to_ne_bytes()[..], 1)) {
+        match now_or_panic(limiter.reserve(&(key % 500).to_ne_bytes()[..], 1)) {
             Ok(reservation) => {
                 let _id = reservation.keep();
                 held += 1;
@@ -638,38 +659,42 @@ fn a_flood_of_reservations_stays_below_the_cap() {
             Err(Limited::NoAnswer(EngineError::Unavailable(_))) => refused += 1,
             Err(other) => panic!("{other}"),
         }
-        watch.look(&world);
+        peak.sample(&fixture);
     }
-    say(&format!("memory: cap {CAP}, 30000 reservations: {held} held, {refused} refused; {watch}"));
+    print_figure(&format!(
+        "memory: cap {CAP}, 30000 reservations: {held} held, {refused} refused; {peak}"
+    ));
     assert!(held > 0 && refused > 0);
-    watch.hold_to(CAP);
+    peak.assert_below(CAP);
 }
 
 #[test]
 fn a_flood_of_idempotent_calls_stays_below_the_cap() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("pay", "1000000/s")]);
-    let mut watch = Watch::default();
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("pay", "1000000/s")]);
+    let mut peak = PeakMemory::default();
     let mut id = String::with_capacity(32);
     let (mut charged, mut refused) = (0, 0);
     for i in 0..30_000_u64 {
         id.clear();
         write!(id, "id-{i}").unwrap();
-        match limiter.check(&(i % 500).to_ne_bytes()[..]).once(&id).now() {
+        match limiter.check(&(i % 500).to_ne_bytes()[..]).idempotency_key(&id).now() {
             Ok(_) => charged += 1,
             Err(EngineError::Unavailable(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
-        watch.look(&world);
+        peak.sample(&fixture);
     }
-    say(&format!("memory: cap {CAP}, 30000 ids: {charged} charged, {refused} refused; {watch}"));
+    print_figure(&format!(
+        "memory: cap {CAP}, 30000 ids: {charged} charged, {refused} refused; {peak}"
+    ));
     assert!(charged > 0 && refused > 0);
-    watch.hold_to(CAP);
+    peak.assert_below(CAP);
 }
 
 #[test]
 fn settling_reservations_of_many_limits_stays_below_the_cap() {
-    let world = World::new(CAP);
+    let fixture = CappedMemory::new(CAP);
     let names: Vec<String> = (0..64).map(|i| format!("r{i}")).collect();
     let rules: Vec<Rule> =
         names.iter().map(|name| Rule::new(name, [limit("1000000/s")]).unwrap()).collect();
@@ -679,45 +704,51 @@ fn settling_reservations_of_many_limits_stays_below_the_cap() {
             limit: &rule.limits()[0],
             key: "k".into(),
             cost: Cost::ONE,
-            who: None,
+            caller: None,
         })
         .collect();
     let mut ids = Vec::with_capacity(10_000);
-    world.rebase();
+    fixture.rebase();
     for id in 0..2_000_u128 {
         let id = HoldId::from(id << 96 | id);
-        let op = Op::Hold { id, ttl: Micros::from_secs(60), expiry: Expiry::Release };
-        if world.decide(op, &charges, None).is_ok() {
+        let op = Op::hold(id, Micros::from_secs(60), Expiry::Release);
+        if fixture.decide(op, &charges, None).is_ok() {
             ids.push(id);
         }
     }
-    let mut watch = Watch::default();
-    watch.look(&world);
-    say(&format!("memory: cap {CAP}, {} reservations of 64 limits held: {watch}", ids.len()));
+    let mut peak = PeakMemory::default();
+    peak.sample(&fixture);
+    print_figure(&format!(
+        "memory: cap {CAP}, {} reservations of 64 limits held: {peak}",
+        ids.len()
+    ));
     for id in &ids {
-        world.decide(Op::Settle { id: *id, cost: None }, &[], None).unwrap();
-        watch.look(&world);
+        fixture.decide(Op::Settle { id: *id, cost: None }, &[], None).unwrap();
+        peak.sample(&fixture);
     }
-    say(&format!("memory: cap {CAP}, {} reservations of 64 limits settled: {watch}", ids.len()));
-    watch.hold_to(CAP);
+    print_figure(&format!(
+        "memory: cap {CAP}, {} reservations of 64 limits settled: {peak}",
+        ids.len()
+    ));
+    peak.assert_below(CAP);
 }
 
 #[test]
 fn calls_of_many_charges_stay_below_the_cap() {
     for cap in [CAP, 64 << 10] {
-        let watch = flood_of_long_calls(cap);
-        say(&format!("memory: cap {cap}, calls of 64 charges: {watch}"));
-        watch.hold_to(cap);
+        let peak = flood_of_long_calls(cap);
+        print_figure(&format!("memory: cap {cap}, calls of 64 charges: {peak}"));
+        peak.assert_below(cap);
     }
 }
 
-fn flood_of_long_calls(cap: usize) -> Watch {
-    let world = World::new(cap);
+fn flood_of_long_calls(cap: usize) -> PeakMemory {
+    let fixture = CappedMemory::new(cap);
     let names: Vec<String> = (0..64).map(|i| format!("r{i}")).collect();
     let rules: Vec<Rule> =
         names.iter().map(|name| Rule::new(name, [limit("5/m")]).unwrap()).collect();
-    world.rebase();
-    let mut watch = Watch::default();
+    fixture.rebase();
+    let mut peak = PeakMemory::default();
     for key in 0..1_000_u64 {
         let key = key.to_ne_bytes();
         let charges: Vec<Charge<'_>> = rules
@@ -726,20 +757,20 @@ fn flood_of_long_calls(cap: usize) -> Watch {
                 limit: &rule.limits()[0],
                 key: key[..].into(),
                 cost: Cost::ONE,
-                who: None,
+                caller: None,
             })
             .collect();
-        let _ = world.decide(Op::Check, &charges, None);
+        let _ = fixture.decide(Op::Check, &charges, None);
         drop(charges);
-        watch.look(&world);
+        peak.sample(&fixture);
     }
-    watch
+    peak
 }
 
 #[test]
 fn many_distinct_adhoc_limits_are_refused_without_room_and_stay_below_the_cap() {
-    let world = World::new(CAP);
-    let mut watch = Watch::default();
+    let fixture = CappedMemory::new(CAP);
+    let mut peak = PeakMemory::default();
     let (mut admitted, mut refused) = (0, 0);
     let mut notation = String::with_capacity(64);
     for i in 0..20_000_u64 {
@@ -747,164 +778,172 @@ fn many_distinct_adhoc_limits_are_refused_without_room_and_stay_below_the_cap() 
         write!(notation, "5/{}s", 60 + i).unwrap();
         let rule = Rule::adhoc(limit(&notation));
         let charge =
-            Charge { limit: &rule.limits()[0], key: "k".into(), cost: Cost::ONE, who: None };
-        match world.decide(Op::Check, &[charge], None) {
+            Charge { limit: &rule.limits()[0], key: "k".into(), cost: Cost::ONE, caller: None };
+        match fixture.decide(Op::Check, &[charge], None) {
             Ok(decision) => admitted += u64::from(decision.allowed()),
             Err(EngineError::Unavailable(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
         drop(rule);
-        watch.look(&world);
+        peak.sample(&fixture);
     }
-    say(&format!(
-        "memory: cap {CAP}, 20000 ad-hoc limits: {admitted} admitted, {refused} refused; {watch}"
+    print_figure(&format!(
+        "memory: cap {CAP}, 20000 ad-hoc limits: {admitted} admitted, {refused} refused; {peak}"
     ));
     assert!(admitted > 0 && refused > 0);
-    watch.hold_to(CAP);
+    peak.assert_below(CAP);
 }
 
-// --- afterwards --------------------------------------------------------------------------------
+// --- after the flood ----------------------------------------------------------------------------
 
 #[test]
 fn after_the_flood_has_recovered_reservations_are_possible_again() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("login", "5/m burst 5")]);
-    world.fill(&limiter);
-    world.clock.advance(Duration::from_secs(61));
-    // The ordinary traffic of a while, so that whatever is done in passing has been done.
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("login", "5/m burst 5")]);
+    fixture.fill(&limiter);
+    fixture.clock.advance(Duration::from_secs(61));
+    // Ordinary traffic for a while, so that incremental cleanup is done.
     for key in 500_000..501_000 {
-        world.allows(&limiter, key);
+        fixture.allows(&limiter, key);
     }
-    world.clock.advance(Duration::from_secs(61));
+    fixture.clock.advance(Duration::from_secs(61));
     let key = 1_u64.to_ne_bytes();
     let reserve = |_: &i32| {
-        world.clock.advance(Duration::from_millis(1));
-        ready(limiter.reserve(&key[..], 1)).is_ok()
+        fixture.clock.advance(Duration::from_millis(1));
+        now_or_panic(limiter.reserve(&key[..], 1)).is_ok()
     };
     let made = (0..100).filter(reserve).count();
-    say(&format!("memory: after the flood, 100 reservations one after the other: {made} made"));
+    print_figure(&format!(
+        "memory: after the flood, 100 reservations one after the other: {made} made"
+    ));
     assert_eq!(made, 100);
 }
 
 #[test]
 fn after_the_flood_has_recovered_idempotent_calls_are_possible_again() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("login", "5/m burst 5")]);
-    world.fill(&limiter);
-    world.clock.advance(Duration::from_secs(61));
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("login", "5/m burst 5")]);
+    fixture.fill(&limiter);
+    fixture.clock.advance(Duration::from_secs(61));
     for key in 500_000..501_000 {
-        world.allows(&limiter, key);
+        fixture.allows(&limiter, key);
     }
-    world.clock.advance(Duration::from_secs(61));
+    fixture.clock.advance(Duration::from_secs(61));
     let check = |key: &u64| {
-        world.clock.advance(Duration::from_millis(1));
-        limiter.check(&key.to_ne_bytes()[..]).once("id").now().is_ok()
+        fixture.clock.advance(Duration::from_millis(1));
+        limiter.check(&key.to_ne_bytes()[..]).idempotency_key("id").now().is_ok()
     };
     let made = (0..100_u64).filter(check).count();
-    say(&format!("memory: after the flood, 100 idempotent calls: {made} answered"));
+    print_figure(&format!("memory: after the flood, 100 idempotent calls: {made} decided"));
     assert_eq!(made, 100);
 }
 
 #[test]
 fn after_the_flood_has_recovered_logs_are_exact_again() {
-    let world = World::new(CAP);
-    let buckets = world.limiter(&[("bucket", "5/m burst 5")]);
-    let logs = world.limiter(&[("log", "sliding-log 100/1m")]);
-    world.fill(&buckets);
-    world.clock.advance(Duration::from_secs(61));
+    let fixture = CappedMemory::new(CAP);
+    let buckets = fixture.limiter(&[("bucket", "5/m burst 5")]);
+    let logs = fixture.limiter(&[("log", "sliding-log 100/1m")]);
+    fixture.fill(&buckets);
+    fixture.clock.advance(Duration::from_secs(61));
     for key in 500_000..501_000 {
-        world.allows(&buckets, key);
+        fixture.allows(&buckets, key);
     }
-    world.clock.advance(Duration::from_secs(61));
+    fixture.clock.advance(Duration::from_secs(61));
     // One request a second is 60 a minute where 100 are allowed: an exact log denies none.
     let denied = (0..600)
         .filter(|_| {
-            world.clock.advance(Duration::from_secs(1));
-            !world.allows(&logs, 1)
+            fixture.clock.advance(Duration::from_secs(1));
+            !fixture.allows(&logs, 1)
         })
         .count();
-    say(&format!("memory: after the flood, sliding-log 100/1m at 60/m: {denied} of 600 denied"));
+    print_figure(&format!(
+        "memory: after the flood, sliding-log 100/1m at 60/m: {denied} of 600 denied"
+    ));
     assert_eq!(denied, 0);
 }
 
 #[test]
 fn changing_limits_under_logs_does_not_use_up_the_cap() {
-    let world = World::new(CAP);
-    let limiter = Limiter::new(world.memory.clone(), limit("sliding-log 1000/1m"));
-    world.rebase();
-    let mut watch = Watch::default();
+    let fixture = CappedMemory::new(CAP);
+    let limiter = Limiter::new(fixture.memory.clone(), limit("sliding-log 1000/1m"));
+    fixture.rebase();
+    let mut peak = PeakMemory::default();
     for round in 0..400 {
         let large = if round % 2 == 0 { "sliding-log 1000/1m" } else { "sliding-log 1/1m" };
         limiter.set_limit(limit(large)).unwrap();
         for _ in 0..200 {
-            world.allows(&limiter, 1);
-            world.clock.advance(Duration::from_micros(1));
+            fixture.allows(&limiter, 1);
+            fixture.clock.advance(Duration::from_micros(1));
         }
-        watch.look(&world);
+        peak.sample(&fixture);
     }
-    say(&format!("memory: one log under 400 changes of its limit: {watch}"));
+    print_figure(&format!("memory: one log under 400 changes of its limit: {peak}"));
     // One key with 1000 entries of some tens of bytes.
-    assert!(watch.told < 200_000, "the engine counts {} bytes for one log", watch.told);
-    watch.hold_to(CAP);
+    assert!(
+        peak.reported_bytes < 200_000,
+        "the engine counts {} bytes for one log",
+        peak.reported_bytes
+    );
+    peak.assert_below(CAP);
 }
 
 #[test]
-fn what_the_engine_says_of_its_memory_stays_true_when_keys_come_and_go() {
-    let world = World::new(CAP);
-    let limiter = world.limiter(&[("flood", "5/s burst 5")]);
-    let mut rng = Rng::new(3);
+fn the_reported_memory_is_accurate_while_keys_come_and_go() {
+    let fixture = CappedMemory::new(CAP);
+    let limiter = fixture.limiter(&[("flood", "5/s burst 5")]);
+    let mut rng = TraceRng::new(3);
     let mut worst = 0;
     for _ in 0..200_000 {
-        world.allows(&limiter, rng.below(1 << 40));
-        world.clock.advance(Duration::from_micros(rng.below(150)));
-        let (told, grown) = (world.told(), world.grown());
-        worst = worst.max(told.abs_diff(grown));
+        fixture.allows(&limiter, rng.below(1 << 40));
+        fixture.clock.advance(Duration::from_micros(rng.below(150)));
+        let (reported, grown) = (fixture.reported_bytes(), fixture.grown());
+        worst = worst.max(reported.abs_diff(grown));
     }
-    say(&format!(
-        "memory: 200000 keys coming and going: told {}, true {}, at most {worst} apart",
-        world.told(),
-        world.grown()
+    print_figure(&format!(
+        "memory: 200000 keys coming and going: reported {}, true {}, at most {worst} apart",
+        fixture.reported_bytes(),
+        fixture.grown()
     ));
     assert!(worst < CAP / 10);
 }
 
-// --- the world ---------------------------------------------------------------------------------
+// --- fixture ------------------------------------------------------------------------------------
 
-/// An engine with a cap and a clock that stands still; alone in this process while it lives.
-struct World {
+/// An engine with a cap and a manual clock. No other test of this process runs meanwhile.
+struct CappedMemory {
     memory: Arc<Memory>,
     clock: ManualClock,
     empty: AtomicUsize,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl World {
+impl CappedMemory {
     fn new(cap: usize) -> Self {
         let clock = ManualClock::default();
         Self::with_clock(cap, clock.clone(), clock)
     }
 
-    /// With an engine that goes by a clock of its own, which follows the one to turn.
+    /// With another clock for the engine, which follows the manual clock.
     fn with_clock(cap: usize, clock: ManualClock, engines: impl Clock) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = AtomicUsize::new(Counting::live_bytes());
+        let empty = AtomicUsize::new(CountingAllocator::live_bytes());
         let memory = Memory::builder().cap_bytes(cap).clock(engines).build();
         Self { memory: Arc::new(memory), clock, empty, _alone: alone }
     }
 
-    /// Counts heap growth from here, without what the test has allocated for itself since.
+    /// Counts heap growth from here, without earlier allocations of the test.
     fn rebase(&self) {
-        self.empty.store(Counting::live_bytes(), Ordering::Relaxed);
+        self.empty.store(CountingAllocator::live_bytes(), Ordering::Relaxed);
     }
 
     /// A limiter over the engine; its own memory does not count as growth.
     fn limiter(&self, rules: &[(&str, &str)]) -> Limiter {
-        let before = Counting::live_bytes();
+        let before = CountingAllocator::live_bytes();
         let rules =
             rules.iter().map(|(name, notation)| Rule::new(name, [limit(notation)]).unwrap());
         let limiter = Limiter::with_rules(self.memory.clone(), rules).unwrap();
-        self.empty.fetch_add(Counting::live_bytes() - before, Ordering::Relaxed);
+        self.empty.fetch_add(CountingAllocator::live_bytes() - before, Ordering::Relaxed);
         limiter
     }
 
@@ -913,23 +952,23 @@ impl World {
     }
 
     fn is_shared(&self, limiter: &Limiter, key: u64) -> bool {
-        ready(limiter.inspect(&key.to_ne_bytes()[..])).unwrap()[0].shared
+        now_or_panic(limiter.inspect(&key.to_ne_bytes()[..])).unwrap()[0].shared
     }
 
-    fn entry(&self, limiter: &Limiter, key: u64, cost: u64) -> Entry {
+    fn entry(&self, limiter: &Limiter, key: u64, cost: u64) -> LoggedDecision {
         let now = self.clock.now().get();
-        let answer = limiter.check(&key.to_ne_bytes()[..]).cost(cost).now();
-        let allowed = answer.is_ok_and(|decision| decision.allowed());
-        Entry { key, cost, allowed, before: now, after: now }
+        let result = limiter.check(&key.to_ne_bytes()[..]).cost(cost).now();
+        let allowed = result.is_ok_and(|decision| decision.allowed());
+        LoggedDecision { key, cost, allowed, before: now, after: now }
     }
 
     fn decide(
         &self,
         op: Op,
         charges: &[Charge<'_>],
-        once: Option<CallId<'_>>,
+        once: Option<IdempotencyKey<'_>>,
     ) -> Result<Decision, EngineError> {
-        self.memory.decide(Call { op, charges, once }).now()
+        self.memory.decide(Call { op, charges, idempotency_key: once }).now()
     }
 
     /// Uses keys until there is no room for another.
@@ -937,68 +976,78 @@ impl World {
         self.fill_from(limiter, 1 << 32, 60_000);
     }
 
-    /// Small keys grow by whole tables, and what that leaves is taken by larger ones.
+    /// Small keys grow by whole tables; larger states take the rest.
     fn fill_to_the_last_byte(&self, limiter: &Limiter) {
         self.fill(limiter);
         self.fill(&self.limiter(&[("log", "sliding-log 5/30d")]));
     }
 
+    /// One rule leaves some room to others, so there are more rules of the same limit.
     fn fill_from(&self, limiter: &Limiter, first: u64, keys: u64) {
-        for key in first..first + keys {
-            self.allows(limiter, key);
+        let use_up = |limiter: &Limiter, keys: u64| {
+            (first..first + keys).filter(|key| self.allows(limiter, *key)).count()
+        };
+        use_up(limiter, keys);
+        let notation = limiter.rules()[0].limits()[0].limit().to_string();
+        for name in ["fill-1", "fill-2", "fill-3"] {
+            use_up(&self.limiter(&[(name, &notation)]), keys / 8);
         }
     }
 
     fn grown(&self) -> usize {
-        Counting::live_bytes().saturating_sub(self.empty.load(Ordering::Relaxed))
+        CountingAllocator::live_bytes().saturating_sub(self.empty.load(Ordering::Relaxed))
     }
 
-    fn told(&self) -> usize {
+    fn reported_bytes(&self) -> usize {
         usize::try_from(self.memory.health().memory_bytes).unwrap()
     }
 }
 
-/// The most memory that was in use, by the allocator's count and by the engine's own.
+/// Peak memory, by the allocator and by the engine's own report.
 #[derive(Default)]
-struct Watch {
+struct PeakMemory {
     grown: usize,
-    told: usize,
+    reported_bytes: usize,
 }
 
-impl Watch {
-    fn look(&mut self, world: &World) {
-        self.grown = self.grown.max(world.grown());
-        self.told = self.told.max(world.told());
+impl PeakMemory {
+    fn sample(&mut self, fixture: &CappedMemory) {
+        self.grown = self.grown.max(fixture.grown());
+        self.reported_bytes = self.reported_bytes.max(fixture.reported_bytes());
     }
 
-    /// A tenth above the cap is allowed for what a table has in reserve; and on the heap a little for
-    /// the harness, which starts and ends other tests meanwhile.
-    fn hold_to(&self, cap: usize) {
+    /// A tenth above the cap is allowed for what a table has in reserve. The heap has a little more
+    /// for the harness, which starts and ends other tests meanwhile.
+    fn assert_below(&self, cap: usize) {
         const HARNESS: usize = 4 << 10;
         assert!(
             self.grown <= cap + cap / 10 + HARNESS,
             "the heap grew by {} with a cap of {cap}",
             self.grown
         );
-        assert!(self.told <= cap + cap / 10, "the engine told {} with a cap of {cap}", self.told);
+        assert!(
+            self.reported_bytes <= cap + cap / 10,
+            "the engine reported {} with a cap of {cap}",
+            self.reported_bytes
+        );
     }
 }
 
-impl std::fmt::Display for Watch {
+impl std::fmt::Display for PeakMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "heap grew by {}, engine told {}", self.grown, self.told)
+        write!(f, "heap grew by {}, engine reported {}", self.grown, self.reported_bytes)
     }
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 fn limit(notation: &str) -> Limit {
     notation.parse().unwrap()
 }
 
-/// Prints a figure past the harness, which captures what goes through `eprintln!`.
-fn say(figure: &str) {
+/// Prints a figure to stderr past the test harness, which captures `eprintln!`.
+fn print_figure(figure: &str) {
     let mut stderr = std::io::stderr().lock();
     writeln!(stderr, "{figure}").unwrap();
 }

@@ -1,8 +1,9 @@
-//! Threads that meet in the memory engine, in many orders of events: at random, and with a few
-//! interruptions where they hurt most.
+//! Concurrent calls of the memory engine under shuttle, in many schedules: random ones, and ones
+//! with a few preemptions at chosen points.
 //!
-//! `TIDEGATE_LONG=1` tries more of them. Compiled only where the engine's locks are those of the test:
-//! `RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p tidegate --test shuttle`.
+//! `TIDEGATE_LONG=1` tries more schedules. Compiled only if the engine uses shuttle's locks:
+//! `RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p tidegate --test
+//! shuttle`.
 
 #![cfg(shuttle)]
 #![expect(clippy::unwrap_used, reason = "a test")]
@@ -18,12 +19,12 @@ use tidegate::{
 
 const KEY: &[u8] = b"key";
 
-/// Interruptions, at most, that the second scheduler makes.
-const INTERRUPTIONS: usize = 5;
+/// Upper bound of the preemptions of the second scheduler.
+const MAX_PREEMPTIONS: usize = 5;
 
 #[test]
 fn threads_on_one_key_admit_exactly_its_capacity() {
-    // Two numbers; a cell; an entry that is a cell for a moment with every peek.
+    // A packed state; a cell; a packed state that becomes a cell briefly with every peek.
     for (notation, peeks) in [("3/d", false), ("sliding-log 3/d", false), ("3/d", true)] {
         explore(move || {
             let (memory, limit) = (memory(1), limit("r", notation));
@@ -45,11 +46,11 @@ fn threads_on_one_key_admit_exactly_its_capacity() {
 }
 
 #[test]
-fn calls_over_two_rules_in_any_order_never_lock_up_and_charge_both_or_none() {
+fn calls_over_two_rules_in_any_order_never_deadlock_and_charge_both_or_none() {
     explore(|| {
         // The second rule would allow one more.
         let (memory, limits) = (memory(16), [limit("a", "3/d"), limit("b", "4/d")]);
-        // Other keys lie in other shards.
+        // Other keys are in other shards.
         let key: [u8; 8] = shuttle::rand::thread_rng().r#gen();
         let threads = [[0, 1], [1, 0], [0, 1]].map(|order| {
             let (memory, limits) = (memory.clone(), limits.clone());
@@ -65,13 +66,13 @@ fn calls_over_two_rules_in_any_order_never_lock_up_and_charge_both_or_none() {
 }
 
 #[test]
-fn no_charge_is_forgotten_while_limits_come_and_go() {
+fn no_charge_is_lost_while_limits_come_and_go() {
     explore(|| {
         let memory = memory(1);
         let threads = [(); 3].map(|()| {
             let memory = memory.clone();
             thread::spawn(move || {
-                // Each has a number until it is abandoned; the numbers are soon given to others.
+                // Each has a number until it is dropped; the numbers are soon reused.
                 (0..4).for_each(|_| assert!(check(&memory, &new_limit())));
             })
         });
@@ -81,7 +82,7 @@ fn no_charge_is_forgotten_while_limits_come_and_go() {
 }
 
 #[test]
-fn no_charge_is_forgotten_where_an_entry_becomes_a_cell_for_a_hold_and_goes_back() {
+fn no_charge_is_lost_when_a_packed_state_becomes_a_cell_for_a_hold_and_is_packed_again() {
     explore(|| {
         let (memory, limit) = (memory(1), new_limit());
         let checks = {
@@ -99,10 +100,10 @@ fn no_charge_is_forgotten_where_an_entry_becomes_a_cell_for_a_hold_and_goes_back
 }
 
 #[test]
-fn no_charge_is_forgotten_where_holds_come_and_go_under_an_older_limit() {
+fn no_charge_is_lost_when_holds_come_and_go_under_an_older_limit() {
     explore(|| {
-        // A call that was on its way for long: the limits that took the place of its own are
-        // abandoned by all but the entry that they have left behind.
+        // A call that was in flight for long: the limits that replaced its own are dropped by all
+        // but the entry that they left behind.
         let (memory, old) = (memory(1), new_limit());
         let replacing = [(); 2].map(|()| {
             let memory = memory.clone();
@@ -115,18 +116,18 @@ fn no_charge_is_forgotten_where_holds_come_and_go_under_an_older_limit() {
     });
 }
 
-/// Tries many orders of events, each run on an engine of its own.
+/// Tries many schedules, each on a new engine.
 fn explore(run: impl Fn() + Send + Sync + Clone + 'static) {
     let long = std::env::var("TIDEGATE_LONG").is_ok_and(|value| value == "1");
     let runs = if long { 1_000_000 } else { 30_000 };
     shuttle::check_random(run.clone(), runs);
-    shuttle::check_pct(run, runs, INTERRUPTIONS);
+    shuttle::check_pct(run, runs, MAX_PREEMPTIONS);
 }
 
 /// Holds two permits and charges one of them.
 fn hold_and_settle(memory: &Memory, limit: &Arc<RuleLimit>, id: u128) {
     let (id, ttl) = (HoldId::from(id), Micros::from_secs(60));
-    let hold = Op::Hold { id, ttl, expiry: Expiry::Release };
+    let hold = Op::hold(id, ttl, Expiry::Release);
     assert!(decide(memory, hold, &[charge(limit, KEY, 2)]).allowed());
     let settle = Op::Settle { id, cost: Some(Cost::ONE) };
     assert!(!decide(memory, settle, &[]).expired());
@@ -137,18 +138,18 @@ fn check(memory: &Memory, limit: &Arc<RuleLimit>) -> bool {
 }
 
 fn decide(memory: &Memory, op: Op, charges: &[Charge<'_>]) -> Decision {
-    memory.decide(Call { op, charges, once: None }).now().unwrap()
+    memory.decide(Call { op, charges, idempotency_key: None }).now().unwrap()
 }
 
 fn charge<'a>(limit: &'a Arc<RuleLimit>, key: &'a [u8], cost: u64) -> Charge<'a> {
-    Charge { limit, key: key.into(), cost: Cost::new(cost).unwrap(), who: None }
+    Charge { limit, key: key.into(), cost: Cost::new(cost).unwrap(), caller: None }
 }
 
 fn used(memory: &Memory, limit: &Arc<RuleLimit>, key: &[u8]) -> u64 {
     memory.inspect(limit, key.into()).now().unwrap().standing.used
 }
 
-/// Another limit of the same rule, newer than those before.
+/// Another limit of the same rule, newer than all before.
 fn new_limit() -> Arc<RuleLimit> {
     limit("r", "1000/d")
 }
@@ -157,7 +158,7 @@ fn limit(rule: &str, notation: &str) -> Arc<RuleLimit> {
     Rule::new(rule, [notation.parse().unwrap()]).unwrap().limits()[0].clone()
 }
 
-/// An engine of so many shards, whose clock stands still.
+/// An engine of `shards` shards, whose clock stands still.
 fn memory(shards: usize) -> Arc<Memory> {
     let clock = ManualClock::new(Micros::from_secs(1_700_000_000));
     Arc::new(Memory::builder().cap_bytes(shards << 16).clock(clock).build())

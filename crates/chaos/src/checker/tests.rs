@@ -1,4 +1,4 @@
-use tidegate_model::Rng;
+use tidegate_model::TraceRng;
 
 use super::*;
 
@@ -8,20 +8,20 @@ const WINDOW: Bound = Bound::Window { limit: 3, window: 100 };
 const BUCKET: Bound = Bound::Bucket { burst: 3, count: 1, period: 10 };
 
 /// Admissions by Redis at these instants, each of the same length.
-fn admitted(instants: &[u64], took: u64) -> Vec<Entry> {
-    let entry = |begun: &u64| Entry {
+fn admitted(instants: &[u64], took: u64) -> Vec<LoggedCall> {
+    let entry = |begun: &u64| LoggedCall {
         begun: *begun,
         ended: begun + took,
         key: 1,
         cost: 1,
         client: 0,
-        said: Said::Allow(Source::Redis),
+        result: CallResult::Allow(Source::Redis),
     };
     instants.iter().map(entry).collect()
 }
 
 #[test]
-fn a_log_within_its_bound_is_found_so_and_one_beyond_it_is_not() {
+fn a_log_within_its_bound_has_no_excess_and_one_beyond_it_has() {
     for (bound, instants, took, worst) in [
         (WINDOW, &[][..], 0, 0),
         (WINDOW, &[0, 50, 99][..], 0, 3),
@@ -31,14 +31,14 @@ fn a_log_within_its_bound_is_found_so_and_one_beyond_it_is_not() {
         (WINDOW, &[0, 50, 60, 99], 0, 4),
         (WINDOW, &[0, 50, 60, 100], 0, 3),
         (WINDOW, &[0, 90, 95, 100, 110, 300], 0, 4),
-        // It may have been decided outside of the window.
+        // The decision may have been made outside the window.
         (WINDOW, &[0, 50, 60, 99], 1, 3),
         (WINDOW, &[0, 50, 60, 98], 1, 4),
         (BUCKET, &[0, 0, 0, 10, 20, 30], 0, 3),
         (BUCKET, &[0, 0, 0, 0], 0, 4),
         (BUCKET, &[0, 0, 0, 9], 0, 4),
         (BUCKET, &[0, 0, 0, 9], 1, 3),
-        // Saved up twice: the second burst comes too early.
+        // The second burst starts before the bucket is full again.
         (BUCKET, &[0, 0, 0, 30, 30, 30], 0, 3),
         (BUCKET, &[0, 0, 0, 29, 29, 29], 0, 4),
         (BUCKET, &[0, 0, 0, 30, 30, 30, 30], 0, 4),
@@ -54,18 +54,18 @@ fn costs_count_keys_do_not_mix_and_denials_do_not_count() {
     let mut log = admitted(&[0, 1, 2, 3], 0);
     log[0].cost = 3;
     log[1].key = 2;
-    log[2].said = Said::Deny(Source::Redis);
-    log[3].said = Said::Perhaps;
-    assert_eq!(WINDOW.worst(&log, ANY), Worst { admitted: 3, key: 1, at: 0 });
-    log[2].said = Said::Allow(Source::Fallback);
+    log[2].result = CallResult::Deny(Source::Redis);
+    log[3].result = CallResult::MaybeCharged;
+    assert_eq!(WINDOW.worst(&log, ANY), WorstInterval { admitted: 3, key: 1, at: 0 });
+    log[2].result = CallResult::Allow(Source::Fallback);
     assert_eq!(WINDOW.worst(&log, ANY).admitted, 4);
     assert_eq!(WINDOW.worst(&log, |source| source == Source::Redis).admitted, 3);
     assert_eq!(WINDOW.worst(&log, |source| source == Source::Fallback).admitted, 1);
-    assert_eq!(by_source(&log), [("redis", 2), ("fallback", 1), ("nobody", 1)]);
+    assert_eq!(by_source(&log), [("redis", 2), ("fallback", 1), (NO_SOURCE, 1)]);
 }
 
 #[test]
-fn a_forgetful_store_and_a_share_change_the_bound() {
+fn lost_state_and_the_fallback_ratio_change_the_bound() {
     for (bound, forgotten, half) in [
         (WINDOW, 6, 1),
         (BUCKET, 6, 1),
@@ -76,14 +76,14 @@ fn a_forgetful_store_and_a_share_change_the_bound() {
         assert_eq!(bound.half().at_once(), half, "{bound:?}");
         assert_eq!(bound.and(bound.half()).at_once(), bound.at_once() + half, "{bound:?}");
     }
-    // At half the rate, what was saved up for 30 microseconds is one and a half.
+    // At half the rate, 30 microseconds add one and a half permits.
     let log = admitted(&[0, 20, 39, 60], 0);
     assert_eq!(BUCKET.half().worst(&log, ANY).admitted, 2);
     assert_eq!(BUCKET.and(BUCKET.half()).worst(&log, ANY).admitted, 1);
 }
 
-/// The same by looking at every interval there is.
-fn slow_worst(bound: Bound, log: &[Entry]) -> u64 {
+/// Checks every interval, one by one.
+fn slow_worst(bound: Bound, log: &[LoggedCall]) -> u64 {
     let mut worst = 0;
     for start in log.iter().map(|entry| entry.begun) {
         for end in log.iter().map(|entry| entry.ended).filter(|end| *end >= start) {
@@ -102,8 +102,8 @@ fn slow_worst(bound: Bound, log: &[Entry]) -> u64 {
 }
 
 #[test]
-fn every_interval_is_looked_at() {
-    let mut rng = Rng::new(1);
+fn the_worst_of_all_intervals_is_found() {
+    let mut rng = TraceRng::new(1);
     for _ in 0..500 {
         let bucket =
             Bound::Bucket { burst: 5, count: rng.between(1, 7), period: rng.between(1, 50) };
@@ -111,9 +111,9 @@ fn every_interval_is_looked_at() {
         let mut entry = || {
             let begun = rng.below(400);
             let (ended, cost) = (begun + rng.below(40), rng.between(1, 4) as u32);
-            Entry { ended, cost, ..admitted(&[begun], 0)[0] }
+            LoggedCall { ended, cost, ..admitted(&[begun], 0)[0] }
         };
-        let log: Vec<Entry> = (0..30).map(|_| entry()).collect();
+        let log: Vec<LoggedCall> = (0..30).map(|_| entry()).collect();
         for bound in [bucket, window] {
             let found = bound.worst(&log, ANY).admitted;
             assert_eq!(found, slow_worst(bound, &log), "{bound:?} {log:?}");

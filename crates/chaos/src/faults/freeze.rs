@@ -1,27 +1,27 @@
-//! Redis stands still while the kernel goes on accepting for it; and the link to it is down.
+//! Redis is suspended while the kernel still accepts connections; and the link to it is down.
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::Options;
-use super::scene::{BOUND, SECOND, SLACK, Scene, judge_return, tell_turns, took};
-use crate::apart::{Apart, Link};
-use crate::server::Server;
-use crate::stack::{DEADLINE, Setup};
-use crate::table::Table;
+use super::options::Options;
+use super::scenario::{BOUND, SECOND, Scenario, judge_return, report_transitions, took};
+use crate::isolated::{IsolatedRedis, LinkState};
+use crate::stack::{Setup, StoreTransition};
+use crate::table::FigureTable;
+use testkit::redis::RedisServer;
 
-pub(super) async fn run(options: &Options) -> Table {
+pub(super) async fn run(options: &Options) -> FigureTable {
     let span = options.span(3 * SECOND / 2, 30 * SECOND);
-    let mut table = Table::new(&format!("redis stands still for {span:?}"));
-    let server = Server::start();
+    let mut table = FigureTable::new(&format!("redis is suspended for {span:?}"));
+    let server = RedisServer::start();
     outage(options, span, &mut table, &server.url(), || server.freeze(), || server.thaw()).await;
-    match Apart::start() {
-        Ok(apart) => {
-            table.tell("the link to redis is down", format!("for {span:?}"));
-            let set = |link| apart.set(link).unwrap();
-            let (down, up) = (|| set(Link::Down), || set(Link::Up));
-            outage(options, span, &mut table, &apart.url(), down, up).await;
+    match IsolatedRedis::start() {
+        Ok(redis) => {
+            table.report("the link to redis is down", format!("for {span:?}"));
+            let set = |link| redis.set(link).unwrap();
+            let (down, up) = (|| set(LinkState::Down), || set(LinkState::Up));
+            outage(options, span, &mut table, &redis.url(), down, up).await;
         }
         Err(why) => table.skip("the link to redis is down", &why),
     }
@@ -31,28 +31,30 @@ pub(super) async fn run(options: &Options) -> Table {
 async fn outage(
     options: &Options,
     span: Duration,
-    table: &mut Table,
+    table: &mut FigureTable,
     url: &str,
     begin: impl FnOnce(),
     end: impl FnOnce(),
 ) {
     let stack = Setup::on(url).build();
     stack.until_up().await;
-    let scene = Scene::begin(&stack, options);
+    let scene = Scenario::start(&stack, options);
     sleep(SECOND / 2).await;
-    let wrong = scene.log.now();
+    let (wrong, begun) = (scene.log.now(), Instant::now());
     begin();
     sleep(span).await;
+    scene.judge_decided(table).await;
     let right = scene.log.now();
     end();
-    sleep(3 * SECOND / 2).await;
+    scene.until_store_decides(right, 3 * SECOND / 2).await;
 
     let log = scene.log.clone();
-    let ended = scene.end().await;
-    table.tell("decisions meanwhile", took(&ended.log, wrong..right).len());
-    ended.judge_took(table, "p99.9 of them", wrong..right, 999, DEADLINE + SLACK);
+    let opened = stack.first(StoreTransition::Opened, begun).map(|at| log.at(at));
+    let ended = scene.stop().await;
+    table.report("decisions during the fault", took(&ended.log, wrong..right).len());
+    ended.judge_outage(table, wrong..right, opened);
     judge_return(table, &ended.log, right);
-    tell_turns(table, &stack, &log);
-    // Nothing is forgotten.
+    report_transitions(table, &stack, &log);
+    // No state is lost.
     ended.judge(table, BOUND, 0);
 }

@@ -1,46 +1,45 @@
 //! Redis is killed under load, and started again on the same port.
 
-use std::time::Duration;
-
 use tokio::time::{Instant, sleep};
 
-use super::Options;
-use super::scene::{BOUND, SECOND, Scene, judge_return, tell_turns, took_at};
-use crate::server::Server;
-use crate::stack::{Setup, Turn};
-use crate::table::Table;
+use super::options::Options;
+use super::scenario::{
+    BOUND, SECOND, Scenario, UNTIL_OPEN, WHILE_OPEN, judge_breaker, judge_return,
+    report_transitions, took_at,
+};
+use crate::stack::{Setup, StoreTransition};
+use crate::table::FigureTable;
+use testkit::redis::RedisServer;
 
-pub(super) async fn run(options: &Options) -> Table {
+pub(super) async fn run(options: &Options) -> FigureTable {
     let outage = options.span(3 * SECOND, 30 * SECOND);
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let stack = Setup::on(&server.url()).build();
     stack.until_up().await;
-    let scene = Scene::begin(&stack, options);
+    let scene = Scenario::start(&stack, options);
     sleep(SECOND).await;
     let killed = Instant::now();
     server.kill();
     sleep(outage).await;
+    let mut table = FigureTable::new(&format!("kill -9, started again after {outage:?}"));
+    scene.judge_decided(&mut table).await;
     let starting = scene.log.now();
     server.restart();
     let back = scene.log.now();
-    sleep(2 * SECOND).await;
+    scene.until_store_decides(back, 2 * SECOND).await;
+    judge_breaker(&mut table, &stack).await;
 
     let log = scene.log.clone();
-    let opened = stack.first(Turn::Opened, killed).map(|at| log.at(at));
-    let turns = stack.count(Turn::Opened, killed) + stack.count(Turn::Closed, killed);
+    let opened = stack.first(StoreTransition::Opened, killed).map(|at| log.at(at));
     let killed = log.at(killed);
-    let ended = scene.end().await;
-    let mut table = Table::new(&format!("kill -9, started again after {outage:?}"));
-    table.tell("p99 before", format!("{:?}", took_at(&ended.log, 0..killed, 990)));
-    table.so("the breaker opens", if opened.is_some() { "yes" } else { "no" }, opened.is_some());
+    let ended = scene.stop().await;
+    table.report("p99 before", format!("{:?}", took_at(&ended.log, 0..killed, 990)));
     let opened = opened.unwrap_or(starting);
-    table.tell("killed", format!("at {:.3} s", killed as f64 / 1e6));
-    let ms = Duration::from_millis;
-    ended.judge_took(&mut table, "p99 until then", killed..opened, 990, ms(30));
-    table.at_most("p99 after that", took_at(&ended.log, opened..starting, 990), ms(1));
+    table.report("killed", format!("at {:.3} s", killed as f64 / 1e6));
+    ended.judge_took(&mut table, "p99 until the breaker opens", killed..opened, 990, UNTIL_OPEN);
+    table.goal("p99 while it is open", took_at(&ended.log, opened..starting, 990), WHILE_OPEN);
     judge_return(&mut table, &ended.log, back);
-    table.exactly("the breaker opens once, and closes once", turns, 2);
-    tell_turns(&mut table, &stack, &log);
+    report_transitions(&mut table, &stack, &log);
     ended.judge(&mut table, BOUND, 1);
     table
 }

@@ -1,138 +1,95 @@
-//! What goes wrong, one file for each.
+//! The faults, one file each. Imports: checker, isolated, load, log, process, proxy, stack, table.
 //!
-//! # Layout
-//!
-//! - `scene`: callers before, while and after something is wrong, and what can be said of any of it.
-//! - `kill`, `freeze`, `frozen_long`, `slow`, `late_start`: a Redis that is not there, or hardly.
-//! - `failover`, `lost_tail`: another one takes its place. `eviction`: it forgets.
-//! - `saturate`, `waiters`: too many callers. `ambiguous`, `dropped`: answers that nobody hears.
-//! - `soak`: one after the other, at random. `all`: everything.
+//! - `scenario`: load before, during and after a fault, and the figures that every fault reports.
+//! - `kill`, `freeze`, `long_freeze`, `slow`, `redis_starts_late`: an unavailable or slow Redis.
+//! - `failover`, `lost_writes`: a replica becomes the primary. `eviction`: Redis evicts keys.
+//! - `overload`, `wait_queue`: too many callers. `lost_replies`, `cancelled_calls`: lost replies,
+//!   dropped calls.
+//! - `stall`: four processes on a Redis that pauses for a moment, and for long.
+//! - `soak`: random faults, one after the other. `all`: every fault in its own process.
 
 pub(crate) mod all;
-mod ambiguous;
-mod dropped;
+mod cancelled_calls;
 mod eviction;
 mod failover;
 mod freeze;
-mod frozen_long;
 mod kill;
-mod late_start;
-mod lost_tail;
-mod saturate;
-mod scene;
+mod long_freeze;
+mod lost_replies;
+mod lost_writes;
+mod options;
+mod overload;
+mod redis_starts_late;
+mod scenario;
 mod slow;
 mod soak;
-mod waiters;
+mod stall;
+mod wait_queue;
 
-use std::env;
-use std::time::Duration;
+use clap::ValueEnum;
 
-use clap::{Args, ValueEnum};
+pub(crate) use self::options::Options;
 
-use crate::table::Table;
+use crate::table::FigureTable;
 
-/// A failure, by the word for it on the command line.
+/// A fault, by its name on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub(crate) enum Fault {
+pub(crate) enum Experiment {
     /// Redis is killed under load and started again
     Kill,
-    /// Redis stands still, and then the link to it is down
+    /// Redis is suspended, and then the link to it is down
     Freeze,
-    /// Redis stands still for long, under much load
-    FrozenLong,
-    /// One key is asked for far more than its limit
-    Saturate,
-    /// Primaries of Sentinel and Cluster are killed, and others take their place
+    /// Redis is suspended for long, under high load
+    LongFreeze,
+    /// One key is checked far more often than its limit allows
+    Overload,
+    /// Primaries behind Sentinel and in a Cluster are killed, and replicas are promoted
     Failover,
-    /// Answers come later and later, and then sooner again
+    /// Replies are delayed more and more, and then less again
     Slow,
     /// Redis starts after the limiter
-    LateStart,
+    RedisStartsLate,
     /// A primary is lost with charges that no replica has
-    LostTail,
-    /// Redis forgets keys to make room
+    LostWrites,
+    /// Redis evicts keys
     Eviction,
-    /// Answers are lost after the work was done
-    Ambiguous,
-    /// Callers go away at every point of a call
-    Dropped,
-    /// A thousand callers wait for their turn, and some give up
-    Waiters,
-    /// A fault at random, again and again
+    /// Replies are lost after the charge was made
+    LostReplies,
+    /// Callers drop their futures at every point of a call
+    CancelledCalls,
+    /// A thousand callers wait for permits, and some give up
+    WaitQueue,
+    /// Four processes share a Redis that pauses, for a moment and for long
+    Stall,
+    /// Random faults, one after the other
     Soak,
-    /// Everything, each in a process of its own, with a summary
+    /// Every fault in its own process, with a summary
     All,
 }
 
-/// How much of it.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
-    /// How long it is wrong, or goes on; each failure has its own default
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// Calls a second
-    #[arg(long)]
-    rate: Option<u64>,
-    /// What is left to chance
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// The long version, as with TIDEGATE_LONG=1
-    #[arg(long)]
-    long: bool,
-}
-
-impl Fault {
-    pub(crate) async fn run(self, options: &Options) -> Table {
+impl Experiment {
+    pub(crate) async fn run(self, options: &Options) -> FigureTable {
         match self {
             Self::Kill => kill::run(options).await,
             Self::Freeze => freeze::run(options).await,
-            Self::FrozenLong => frozen_long::run(options).await,
-            Self::Saturate => saturate::run(options).await,
+            Self::LongFreeze => long_freeze::run(options).await,
+            Self::Overload => overload::run(options).await,
             Self::Failover => failover::run(options).await,
             Self::Slow => slow::run(options).await,
-            Self::LateStart => late_start::run(options).await,
-            Self::LostTail => lost_tail::run(options).await,
+            Self::RedisStartsLate => redis_starts_late::run(options).await,
+            Self::LostWrites => lost_writes::run(options).await,
             Self::Eviction => eviction::run(options).await,
-            Self::Ambiguous => ambiguous::run(options).await,
-            Self::Dropped => dropped::run(options).await,
-            Self::Waiters => waiters::run(options).await,
+            Self::LostReplies => lost_replies::run(options).await,
+            Self::CancelledCalls => cancelled_calls::run(options).await,
+            Self::WaitQueue => wait_queue::run(options).await,
+            Self::Stall => stall::run(options).await,
             Self::Soak => soak::run(options).await,
-            Self::All => unreachable!("each is a process of its own"),
+            Self::All => unreachable!("`all` starts processes"),
         }
     }
 
-    /// Its word on the command line.
+    /// Name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().unwrap().get_name().to_owned()
-    }
-}
-
-impl Options {
-    fn is_long(&self) -> bool {
-        self.long || env::var_os("TIDEGATE_LONG").is_some_and(|long| long == "1")
-    }
-
-    /// As many seconds as were asked for, or the one or the other.
-    fn span(&self, short: Duration, long: Duration) -> Duration {
-        let otherwise = if self.is_long() { long } else { short };
-        self.seconds.map_or(otherwise, Duration::from_secs)
-    }
-
-    /// The one or the other number, for what is counted.
-    fn count(&self, short: u64, long: u64) -> u64 {
-        if self.is_long() { long } else { short }
-    }
-
-    /// The same for another process.
-    fn words(&self) -> Vec<String> {
-        let numbers =
-            [("--seconds", self.seconds), ("--rate", self.rate), ("--seed", Some(self.seed))];
-        let given = numbers.into_iter().filter_map(|(name, number)| Some((name, number?)));
-        let words = given.flat_map(|(name, number)| [name.to_owned(), number.to_string()]);
-        words.chain(self.long.then(|| "--long".to_owned())).collect()
-    }
-
-    fn rate(&self, otherwise: u64) -> u64 {
-        self.rate.unwrap_or(otherwise)
     }
 }

@@ -1,25 +1,27 @@
-//! Answers come later and later, and then sooner again.
+//! Replies are delayed more and more, and then less again.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::Options;
-use super::scene::{BOUND, SECOND, SLACK, Scene, judge_return, tell_turns};
+use super::options::Options;
+use super::scenario::{
+    BOUND, SECOND, SLACK, Scenario, judge_breaker, judge_return, report_transitions,
+};
 use crate::proxy::Proxy;
-use crate::server::Server;
-use crate::stack::{DEADLINE, Setup, Turn};
-use crate::table::Table;
+use crate::stack::{DEADLINE, Setup};
+use crate::table::FigureTable;
+use testkit::redis::RedisServer;
 
 const SLOWEST: Duration = Duration::from_millis(200);
 
-pub(super) async fn run(options: &Options) -> Table {
+pub(super) async fn run(options: &Options) -> FigureTable {
     let ramp = options.span(4 * SECOND, 60 * SECOND);
-    let server = Server::start();
+    let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let stack = Setup::on(&proxy.url()).build();
     stack.until_up().await;
-    let scene = Scene::begin(&stack, options);
+    let scene = Scenario::start(&stack, options);
     sleep(SECOND / 2).await;
     let begun = Instant::now();
     let wrong = scene.log.now();
@@ -31,17 +33,16 @@ pub(super) async fn run(options: &Options) -> Table {
     }
     proxy.delay(Duration::ZERO);
     let right = scene.log.now();
-    sleep(3 * SECOND / 2).await;
+    scene.until_store_decides(right, 3 * SECOND / 2).await;
+    let mut table =
+        FigureTable::new(&format!("replies delayed by up to {SLOWEST:?}, within {ramp:?}"));
+    judge_breaker(&mut table, &stack).await;
 
     let log = scene.log.clone();
-    let ended = scene.end().await;
-    let mut table = Table::new(&format!("answers up to {SLOWEST:?} late, within {ramp:?}"));
+    let ended = scene.stop().await;
     ended.judge_took(&mut table, "p99", wrong..right, 990, DEADLINE + SLACK);
-    let [opened, closed] = [Turn::Opened, Turn::Closed].map(|turn| stack.count(turn, begun));
-    table.at_least("the breaker opens", opened, 1);
-    table.at_most("the breaker opens and closes", opened + closed, 2);
     judge_return(&mut table, &ended.log, right);
-    tell_turns(&mut table, &stack, &log);
+    report_transitions(&mut table, &stack, &log);
     ended.judge(&mut table, BOUND, 0);
     table
 }

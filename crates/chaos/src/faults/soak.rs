@@ -1,115 +1,121 @@
-//! One fault after the other, at random, under load. Everybody is answered, all the time.
+//! Random faults, one after the other, under load. Every call gets a decision.
 
 use std::time::Duration;
 
-use tidegate_model::Rng;
+use tidegate_model::TraceRng;
 use tokio::time::sleep;
 
-use super::Options;
-use super::scene::{BOUND, SECOND, SLACK, Scene, first_by_store, span, tell_turns};
+use super::options::Options;
+use super::scenario::{BOUND, SECOND, SLACK, Scenario, first_by_store, report_transitions, span};
 use crate::process::memory;
-use crate::proxy::{Proxy, Way};
-use crate::server::Server;
+use crate::proxy::{Proxy, ProxyMode};
 use crate::stack::{DEADLINE, Setup};
-use crate::table::Table;
+use crate::table::FigureTable;
+use testkit::redis::RedisServer;
 
-const MOST_MEMORY: u64 = 16 << 20;
+const MAX_MEMORY: u64 = 16 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wrong {
+enum InjectedFault {
     Killed,
     Frozen,
     Slow,
     Silent,
-    Swallowed,
+    RepliesDropped,
     Reset,
     HalfClosed,
-    ScriptsForgotten,
+    ScriptsFlushed,
 }
 
-const ALL: [Wrong; 8] = [
-    Wrong::Killed,
-    Wrong::Frozen,
-    Wrong::Slow,
-    Wrong::Silent,
-    Wrong::Swallowed,
-    Wrong::Reset,
-    Wrong::HalfClosed,
-    Wrong::ScriptsForgotten,
+const ALL: [InjectedFault; 8] = [
+    InjectedFault::Killed,
+    InjectedFault::Frozen,
+    InjectedFault::Slow,
+    InjectedFault::Silent,
+    InjectedFault::RepliesDropped,
+    InjectedFault::Reset,
+    InjectedFault::HalfClosed,
+    InjectedFault::ScriptsFlushed,
 ];
 
-pub(super) async fn run(options: &Options) -> Table {
+pub(super) async fn run(options: &Options) -> FigureTable {
     let whole = options.span(20 * SECOND, 1800 * SECOND);
     let every = if options.is_long() { 60 * SECOND } else { 4 * SECOND };
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let proxy = Proxy::to(server.port());
     let stack = Setup::on(&proxy.url()).build();
     stack.until_up().await;
-    let scene = Scene::begin(&stack, options);
+    let scene = Scenario::start(&stack, options);
     sleep(SECOND).await;
     let before = memory();
-    let mut rng = Rng::new(options.seed);
-    let (mut left, mut forgotten, mut done) = (Vec::new(), 0, Vec::new());
-    let mut most = before;
+    let mut rng = TraceRng::new(options.seed);
+    let (mut left, mut state_losses, mut done) = (Vec::new(), 0, Vec::new());
+    let mut max = before;
     for _ in 0..whole.as_millis() / every.as_millis() {
         if left.is_empty() {
             left = ALL.to_vec();
         }
-        // Each comes once before one comes twice.
-        let wrong = left.swap_remove(rng.below(left.len() as u64) as usize);
-        forgotten += u64::from(wrong == Wrong::Killed);
+        // Each fault comes once before one comes twice.
+        let fault = left.swap_remove(rng.below(left.len() as u64) as usize);
+        state_losses += u64::from(fault == InjectedFault::Killed);
         let begun = scene.log.now();
-        inflict(wrong, every / 3, &mut server, &proxy).await;
-        done.push((wrong, begun, scene.log.now()));
-        sleep(2 * every / 3).await;
-        most = most.max(memory());
+        inject(fault, every / 3, &mut server, &proxy).await;
+        let over = scene.log.now();
+        done.push((fault, begun, over));
+        scene.until_store_decides(over, 2 * every / 3).await;
+        max = max.max(memory());
     }
 
     let log = scene.log.clone();
-    let ended = scene.end().await;
-    let mut table = Table::new(&format!("a fault every {every:?} for {whole:?}"));
-    for (wrong, begun, over) in done {
-        let back =
-            first_by_store(&ended.log, over).map_or(Duration::MAX, |first| span(over, first));
-        table.at_most(&format!("{wrong:?}: redis decides again after"), back, SECOND);
-        // What is wrong for a moment is felt a little longer.
+    let ended = scene.stop().await;
+    let mut table = FigureTable::new(&format!("a fault every {every:?} for {whole:?}"));
+    for (fault, begun, over) in done {
+        let back = first_by_store(&ended.log, over).map(|first| span(over, first));
+        table.claim(&format!("{fault:?}: redis decides again"), back.is_some(), back.is_some());
+        let back = back.unwrap_or(Duration::MAX);
+        table.goal(&format!("{fault:?}: redis decides again after"), back, SECOND);
+        // A short fault affects calls for a while.
         let felt = begun..over.max(begun + 500_000);
-        let what = format!("{wrong:?}: p99");
+        let what = format!("{fault:?}: p99");
         ended.judge_took(&mut table, &what, felt, 990, DEADLINE + SLACK);
     }
-    if let (Some(before), Some(most)) = (before, most) {
-        table.at_most("bytes of memory more", most.saturating_sub(before), MOST_MEMORY);
+    if let (Some(before), Some(max)) = (before, max) {
+        table.at_most("memory growth in bytes", max.saturating_sub(before), MAX_MEMORY);
     }
-    tell_turns(&mut table, &stack, &log);
-    ended.judge(&mut table, BOUND, forgotten);
+    report_transitions(&mut table, &stack, &log);
+    ended.judge(&mut table, BOUND, state_losses);
     table
 }
 
-/// Returns when it is right again.
-async fn inflict(wrong: Wrong, span: Duration, server: &mut Server, proxy: &Proxy) {
-    match wrong {
-        Wrong::Killed => {
+/// Injects a fault and returns when it is over.
+async fn inject(fault: InjectedFault, span: Duration, server: &mut RedisServer, proxy: &Proxy) {
+    match fault {
+        InjectedFault::Killed => {
             server.kill();
             sleep(span).await;
             server.restart();
         }
-        Wrong::Frozen => {
+        InjectedFault::Frozen => {
             server.freeze();
             sleep(span).await;
             server.thaw();
         }
-        Wrong::Slow => {
+        InjectedFault::Slow => {
             proxy.delay(Duration::from_millis(100));
             sleep(span).await;
             proxy.delay(Duration::ZERO);
         }
-        Wrong::Silent | Wrong::Swallowed => {
-            proxy.set(if wrong == Wrong::Silent { Way::BlackHole } else { Way::Swallow });
+        InjectedFault::Silent | InjectedFault::RepliesDropped => {
+            proxy.set(if fault == InjectedFault::Silent {
+                ProxyMode::BlackHole
+            } else {
+                ProxyMode::DropReplies
+            });
             sleep(span).await;
-            proxy.set(Way::Open);
+            proxy.set(ProxyMode::Open);
         }
-        Wrong::Reset => proxy.reset(),
-        Wrong::HalfClosed => proxy.half_close(),
-        Wrong::ScriptsForgotten => drop(server.cli(&["SCRIPT", "FLUSH"])),
+        InjectedFault::Reset => proxy.reset(),
+        InjectedFault::HalfClosed => proxy.half_close(),
+        InjectedFault::ScriptsFlushed => drop(server.cli(&["SCRIPT", "FLUSH"])),
     }
 }

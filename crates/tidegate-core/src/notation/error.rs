@@ -1,4 +1,4 @@
-//! What is wrong with a text that is not a limit.
+//! The error for text that is not a valid limit.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -27,29 +27,29 @@ pub struct ParseLimitError {
 }
 
 impl ParseLimitError {
-    /// What is wrong, with the value as it was written. One line; control characters are escaped.
+    /// What is wrong, quoting the value. One line; control characters are escaped.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The bytes at fault. Empty where something is missing; never outside the text.
+    /// The byte range of the error. Empty where something is missing; never outside the text.
     pub fn position(&self) -> Range<usize> {
         self.position.clone()
     }
 
-    /// A whole text to write instead, where one could be found. It parses.
+    /// A whole text to write instead, if there is one. It parses.
     pub fn suggestion(&self) -> Option<&str> {
         self.suggestion.as_deref()
     }
 
-    /// Why the limit is refused, if it follows the grammar.
+    /// Why the limit is invalid, if it follows the grammar.
     pub fn invalid(&self) -> Option<InvalidLimit> {
         self.invalid
     }
 
-    /// Two lines: `text`, which is the one that was parsed, and carets under the position.
+    /// Two lines: `text`, which must be the parsed one, and carets under the position.
     ///
-    /// What is not printable ASCII is escaped, so that the carets stand where they should.
+    /// Characters other than printable ASCII are escaped, so that the carets are aligned.
     pub fn underline(&self, text: &str) -> String {
         underline(text, &self.position)
     }
@@ -63,10 +63,10 @@ impl ParseLimitError {
         Self { position, reason, advice, suggestion: None, invalid: None }
     }
 
-    /// A limit that follows the grammar and is refused; `written` is the part at fault.
+    /// A limit that follows the grammar and is invalid; `written` is the text of the field.
     pub(super) fn refused(position: Range<usize>, written: &str, invalid: InvalidLimit) -> Self {
         let error = match invalid {
-            // These say the value themselves.
+            // These messages contain the value already.
             InvalidLimit::TooLarge { .. } | InvalidLimit::ZeroSize { .. } => {
                 Self::new(position, invalid.to_string(), "")
             }
@@ -75,7 +75,7 @@ impl ParseLimitError {
         Self { invalid: Some(invalid), ..error }
     }
 
-    /// With the advice to write `text`.
+    /// The same error, suggesting `text`.
     #[must_use]
     pub(super) fn or_write(mut self, text: Option<String>) -> Self {
         self.suggestion = text.map(String::into_boxed_str);
@@ -100,8 +100,8 @@ impl fmt::Display for ParseLimitError {
 
 impl core::error::Error for ParseLimitError {}
 
-/// Two lines: `text`, and carets under the bytes of `position`. What is not printable ASCII is
-/// escaped; after 256 bytes the text is cut.
+/// Two lines: `text`, and carets under the bytes of `position`. Characters other than printable
+/// ASCII are escaped; the text is cut after 256 bytes.
 pub fn underline(text: &str, position: &Range<usize>) -> String {
     let end = char_boundary(text, MAX_BYTES.min(text.len()));
     let cut = |at: usize| text.get(..at.min(end)).unwrap_or(text);
@@ -114,24 +114,24 @@ pub fn underline(text: &str, position: &Range<usize>) -> String {
     format!("{shown}{rest}\n{spaces}{carets}")
 }
 
-/// The longest text that is looked at.
+/// Longer text is not parsed.
 pub(super) const MAX_BYTES: usize = 256;
 
-/// Text in an error: quoted, escaped and, if it is long, cut short.
+/// Text in an error: quoted, escaped, and cut if it is long.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MOST_CHARS: usize = 40;
-        match self.0.char_indices().nth(MOST_CHARS) {
+        const MAX_CHARS: usize = 40;
+        match self.0.char_indices().nth(MAX_CHARS) {
             Some((end, _)) => write!(f, "{:?}...", &self.0[..end]),
             None => write!(f, "{:?}", self.0),
         }
     }
 }
 
-/// The last boundary between characters that is not beyond `at`.
+/// The last character boundary up to `at`.
 pub(super) fn char_boundary(text: &str, at: usize) -> usize {
     (0..=at).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0)
 }
@@ -140,7 +140,7 @@ fn columns(text: &str) -> usize {
     text.chars().flat_map(shown).count()
 }
 
-/// The character, or its escape. Quotes are not escaped: nothing is quoted here.
+/// The character, or its escape. Quotes are not escaped, because nothing is quoted here.
 fn shown(c: char) -> impl Iterator<Item = char> {
     let plain = (c == ' ' || c.is_ascii_graphic()).then_some(c);
     plain.into_iter().chain(c.escape_default().filter(move |_| plain.is_none()))

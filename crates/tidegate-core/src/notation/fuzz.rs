@@ -1,20 +1,20 @@
-//! The notation on random limits and random text. Every run is the same: the seed is fixed.
+//! The notation with random limits and random text. The seed is fixed.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::{Draft, Limit, Micros, Span};
+use crate::{Limit, LimitBuilder, Micros, Span};
 
 const ROUND_TRIPS: usize = 200_000;
 const TEXTS: usize = 500_000;
 
-/// A mutation run does the whole suite hundreds of times.
+/// A mutation run repeats the whole suite hundreds of times.
 fn fewer_for_mutants(count: usize) -> usize {
     if std::env::var_os("TIDEGATE_MUTANTS").is_some() { count / 50 } else { count }
 }
 
 #[test]
-fn what_is_printed_reads_as_the_same_limit_and_prints_the_same() {
+fn a_printed_limit_parses_as_the_same_limit() {
     let mut random = Random(7);
     let mut good = 0;
     while good < fewer_for_mutants(ROUND_TRIPS) {
@@ -59,7 +59,7 @@ fn no_text_makes_the_span_parser_panic_or_point_outside() {
     }
 }
 
-/// Good and bad texts to start from.
+/// Valid and invalid texts to start from.
 const CORPUS: [&str; 24] = [
     "100/s",
     "10/30s",
@@ -87,7 +87,7 @@ const CORPUS: [&str; 24] = [
     "  5/s\t\u{a0}",
 ];
 
-/// Pieces to put into a text.
+/// Text to insert.
 const PIECES: [&str; 20] = [
     " ",
     "/",
@@ -135,7 +135,7 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Small numbers mostly, and every size now and then.
+    /// Mostly small numbers, sometimes of any size.
     fn number(&mut self) -> u64 {
         match self.below(8) {
             0 => self.next() >> (12 + self.below(52)),
@@ -158,8 +158,8 @@ impl Random {
         }
     }
 
-    /// With the options of its algorithm, and once in a while those of another.
-    fn draft(&mut self) -> Draft {
+    /// With options of its algorithm, and rarely of another one.
+    fn draft(&mut self) -> LimitBuilder {
         let (count, span) = (self.number(), self.span());
         let kind = self.below(6);
         let mut draft = match kind {

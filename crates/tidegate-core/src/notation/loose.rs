@@ -1,4 +1,4 @@
-//! Numbers and spans as people write them elsewhere, for saying how to write them here.
+//! Reads other spellings of numbers and spans, for suggestions.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -36,7 +36,7 @@ pub(super) fn span(text: &str) -> Option<String> {
     let mut rest = first.rest;
     while !rest.is_empty() {
         let next = Segment::leading(rest)?;
-        // Without a number of its own it is no part: `sms` is not a second and a millisecond.
+        // A part needs a number: `sms` is not a second and a millisecond.
         next.number?;
         total = total.checked_add(next.micros()?)?;
         rest = next.rest;
@@ -44,7 +44,7 @@ pub(super) fn span(text: &str) -> Option<String> {
     plain(total)
 }
 
-/// A span with a unit that is misspelt: `30sec0nds`.
+/// A span with a misspelt unit: `30sec0nds`.
 pub(super) fn misspelt_span(text: &str) -> Option<String> {
     let (number, word) = match leading_number(text) {
         Some((number, word)) => (Some(number).filter(|n| n.per == 1)?.count.to_string(), word),
@@ -58,7 +58,7 @@ fn plain(micros: u64) -> Option<String> {
     fits.then(|| Span::Plain(Micros::new(micros)).to_string())
 }
 
-/// What a tail of letters does to a count: `10k`, `10M`, and `10r/s`, where it only says of what.
+/// The factor of a suffix: `10k`, `10M`, and `10r/s`, where it has none.
 fn multiplier(tail: &str) -> Option<u64> {
     match tail {
         "" | "r" | "req" | "reqs" | "request" | "requests" => Some(1),
@@ -68,7 +68,7 @@ fn multiplier(tail: &str) -> Option<u64> {
     }
 }
 
-/// `count` in `per`, without a common factor.
+/// The fraction `count / per`, reduced.
 #[derive(Clone, Copy)]
 struct Ratio {
     count: u64,
@@ -113,7 +113,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// The number at the start of `text`, however it is written, and what follows it.
+/// The number at the start of `text` in any notation, and the rest.
 fn leading_number(text: &str) -> Option<(Ratio, &str)> {
     let text = text.strip_prefix(['+', '-', '\u{2212}']).unwrap_or(text);
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -139,7 +139,7 @@ fn leading_number(text: &str) -> Option<(Ratio, &str)> {
     Some((number.reduced(), rest))
 }
 
-/// Digits, with `_` or a comma before every three.
+/// Digits, with optional `_` or comma separators.
 fn leading_digits(text: &str) -> (&str, &str) {
     let groups = |at: usize| text.as_bytes().get(at + 1..at + 4).is_some_and(all_digits);
     let belongs = |at: usize, c: char| c.is_ascii_digit() || c == '_' || c == ',' && groups(at);
@@ -147,7 +147,7 @@ fn leading_digits(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// `e3`, `E-3`; zero and the whole text where there is none.
+/// `e3`, `E-3`; zero and the whole text without an exponent.
 fn leading_exponent(text: &str) -> (i32, &str) {
     let Some(after) = text.strip_prefix(['e', 'E']) else { return (0, text) };
     let digits = after.strip_prefix(['+', '-']).unwrap_or(after);

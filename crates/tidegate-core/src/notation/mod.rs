@@ -1,10 +1,10 @@
-//! The limit notation: one string for a limit, wherever limits are written.
+//! The limit notation: a limit as one string. Imports the rest of core.
 //!
-//! # Layout
-//! - `parse` reads text into a draft, `print` writes the canonical text, `unit` knows the units.
-//! - `error` is what the writer of a bad limit is told: `repair` has the words for text that is not
-//!   a limit, `refusal` for a limit that is not a good one.
-//! - `loose` finds out what was probably meant.
+//! - `parse` reads text into a builder, `print` writes the canonical text, `unit` has the units of
+//!   time.
+//! - `error` is the error type. `repair` has the messages for text that does not parse, `refusal`
+//!   those for limits that parse and are invalid.
+//! - `loose` reads other spellings, for suggestions.
 
 use alloc::string::String;
 use core::ops::Range;
@@ -41,33 +41,34 @@ impl FromStr for Limit {
     type Err = ParseLimitError;
 
     fn from_str(text: &str) -> Result<Self, ParseLimitError> {
-        parse::limit(text).map_err(|error| settled(error, parse::limit))
+        parse::limit(text).map_err(|error| with_valid_suggestion(error, parse::limit))
     }
 }
 
-/// Reads a span as it stands in a limit: `30s`, `5min`, `d`.
+/// Reads a span of the notation: `30s`, `5min`, `d`.
 ///
-/// `1d`, `1w` and `1month` are pages of the calendar; `24h` and `7d` are lengths of time.
+/// `1d`, `1w` and `1month` are calendar units; `24h` and `7d` are lengths of time.
 impl FromStr for Span {
     type Err = ParseLimitError;
 
     fn from_str(text: &str) -> Result<Self, ParseLimitError> {
-        parse::span(text).map_err(|error| settled(error, parse::span))
+        parse::span(text).map_err(|error| with_valid_suggestion(error, parse::span))
     }
 }
 
-/// How many faults of one text are repaired before it is given up on.
-const MOST_REPAIRS: usize = 12;
+/// How many errors of one text are repaired before no suggestion is made.
+const MAX_REPAIRS: usize = 12;
 
-/// The error with a suggestion that is known to parse, or with none.
+/// The error with a suggestion that parses, or with none.
 ///
-/// A repair mends one fault. The text may have more, so the mended text is read and mended again.
-fn settled<T>(
+/// A suggestion fixes one error. The text may have more, so the suggestion is parsed and fixed
+/// again.
+fn with_valid_suggestion<T>(
     mut error: ParseLimitError,
     read: fn(&str) -> Result<T, ParseLimitError>,
 ) -> ParseLimitError {
     let mut candidate = error.take_suggestion();
-    for _ in 0..MOST_REPAIRS {
+    for _ in 0..MAX_REPAIRS {
         let Some(text) = candidate else { return error };
         match read(&text) {
             Ok(_) => return error.or_write(Some(text)),
@@ -79,7 +80,7 @@ fn settled<T>(
 
 /// `text` with the bytes of `range` replaced.
 fn spliced(text: &str, range: Range<usize>, replacement: &str) -> String {
-    let mut mended = String::from(text);
-    mended.replace_range(range, replacement);
-    mended
+    let mut result = String::from(text);
+    result.replace_range(range, replacement);
+    result
 }

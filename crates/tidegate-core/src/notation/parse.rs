@@ -1,4 +1,4 @@
-//! Reading text into a draft, word by word.
+//! Parses text into a builder, word by word.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -7,9 +7,9 @@ use core::ops::Range;
 use super::error::{MAX_BYTES, ParseLimitError, Quoted, char_boundary};
 use super::unit::Unit;
 use crate::draft::check_span;
-use crate::{Algorithm, Draft, Limit, Micros, Part, Span};
+use crate::{Algorithm, Limit, LimitBuilder, LimitField, Micros, Span};
 
-/// One reading of `text`. A suggestion in the error may have faults of its own.
+/// Parses `text` once. The suggestion of the error may have errors itself.
 pub(super) fn limit(text: &str) -> Result<Limit, ParseLimitError> {
     check_outline(text, "write a limit like 100/s")?;
     let mut reader = Reader::new(text);
@@ -17,18 +17,18 @@ pub(super) fn limit(text: &str) -> Result<Limit, ParseLimitError> {
     draft.clone().build().map_err(|invalid| reader.refused(&draft, invalid))
 }
 
-/// As [`limit`], for a span that stands alone.
+/// Parses a span that is not part of a limit, like [`limit`].
 pub(super) fn span(text: &str) -> Result<Span, ParseLimitError> {
     check_outline(text, "write a span like 30s")?;
     let word = Word { text, start: 0 };
     let span = Reader::of(text, Vec::new()).span(word)?;
-    match check_span(Part::Span, Some(span)) {
+    match check_span(LimitField::Span, Some(span)) {
         Ok(()) => Ok(span),
         Err(invalid) => Err(ParseLimitError::refused(0..text.len(), text, invalid)),
     }
 }
 
-/// What must hold before there are words to look at.
+/// Checks length and whitespace before the text is split into words.
 fn check_outline(text: &str, advice: &'static str) -> Result<(), ParseLimitError> {
     if text.len() > MAX_BYTES {
         let position = char_boundary(text, MAX_BYTES)..text.len();
@@ -36,7 +36,7 @@ fn check_outline(text: &str, advice: &'static str) -> Result<(), ParseLimitError
         return Err(ParseLimitError::new(position, reason, "use at most 256"));
     }
     if text.trim().is_empty() {
-        return Err(ParseLimitError::new(0..text.len(), "nothing is written", advice));
+        return Err(ParseLimitError::new(0..text.len(), "empty text", advice));
     }
     let Some(space) = misplaced_space(text) else { return Ok(()) };
     let reason = format!("misplaced whitespace {}", Quoted(&text[space.clone()]));
@@ -45,7 +45,7 @@ fn check_outline(text: &str, advice: &'static str) -> Result<(), ParseLimitError
         .or_write(Some(spaced)))
 }
 
-/// The first whitespace that is anything but one space between two words.
+/// The first whitespace other than one space between two words.
 fn misplaced_space(text: &str) -> Option<Range<usize>> {
     let mut from = 0;
     while let Some(length) = text[from..].find(char::is_whitespace) {
@@ -60,7 +60,7 @@ fn misplaced_space(text: &str) -> Option<Range<usize>> {
     None
 }
 
-/// A word and where it begins.
+/// A word and its position.
 #[derive(Clone, Copy)]
 pub(super) struct Word<'a> {
     pub(super) text: &'a str,
@@ -84,20 +84,20 @@ impl<'a> Word<'a> {
     }
 }
 
-/// The options by their words.
-pub(super) const OPTIONS: [Part; 9] = [
-    Part::Burst,
-    Part::Every,
-    Part::Tz,
-    Part::FirstHit,
-    Part::Precision,
-    Part::Approximate,
-    Part::Capacity,
-    Part::Queue,
-    Part::Lease,
+/// All options.
+pub(super) const OPTIONS: [LimitField; 9] = [
+    LimitField::Burst,
+    LimitField::Every,
+    LimitField::Tz,
+    LimitField::FirstHit,
+    LimitField::Precision,
+    LimitField::Approximate,
+    LimitField::Capacity,
+    LimitField::Queue,
+    LimitField::Lease,
 ];
 
-pub(super) fn option_named(word: &str) -> Option<Part> {
+pub(super) fn option_named(word: &str) -> Option<LimitField> {
     OPTIONS.into_iter().find(|part| part.name() == word)
 }
 
@@ -105,15 +105,15 @@ pub(super) fn algorithm_named(word: &str) -> Option<Algorithm> {
     Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == word)
 }
 
-/// Reads the words of a limit in order, and remembers where each part stands.
+/// Reads the words of a limit in order, and stores the position of each field.
 ///
-/// What it says about words it cannot read is in `repair`.
+/// Its error messages are in `repair` and `refusal`.
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
     words: Vec<Word<'a>>,
     taken: usize,
     pub(super) algorithm: Option<Word<'a>>,
-    places: Vec<(Part, Range<usize>)>,
+    places: Vec<(LimitField, Range<usize>)>,
 }
 
 impl<'a> Reader<'a> {
@@ -132,13 +132,13 @@ impl<'a> Reader<'a> {
         Self { text, words, taken: 0, algorithm: None, places: Vec::new() }
     }
 
-    /// The words that have not been read.
+    /// The words that were not read yet.
     pub(super) fn ahead(&self) -> &[Word<'a>] {
         self.words.get(self.taken..).unwrap_or(&[])
     }
 
-    /// Where `part` was written.
-    pub(super) fn place(&self, part: Part) -> Option<Range<usize>> {
+    /// The position of a field.
+    pub(super) fn place(&self, part: LimitField) -> Option<Range<usize>> {
         self.places.iter().find(|(placed, _)| *placed == part).map(|(_, place)| place.clone())
     }
 
@@ -148,12 +148,12 @@ impl<'a> Reader<'a> {
         Some(word)
     }
 
-    fn draft(&mut self) -> Result<Draft, ParseLimitError> {
+    fn draft(&mut self) -> Result<LimitBuilder, ParseLimitError> {
         let mut draft = match self.algorithm()? {
             Algorithm::Concurrency => Limit::concurrency(self.holders()?),
             algorithm => {
                 let (count, span) = self.rate()?;
-                Draft::new(algorithm, count, span)
+                LimitBuilder::new(algorithm, count, span)
             }
         };
         while let Some(word) = self.next() {
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
             self.algorithm = self.next();
             return Ok(algorithm);
         }
-        // A rate, good or bad; `NaN/s` is a bad one.
+        // A rate, valid or not; `NaN/s` is an invalid one.
         if !first.text.starts_with(char::is_alphabetic) || first.text.contains('/') {
             return Ok(Algorithm::TokenBucket);
         }
@@ -180,52 +180,56 @@ impl<'a> Reader<'a> {
         if let Some((count, _)) = word.split_at_mark('/') {
             return Err(self.holders_per_span(word, count));
         }
-        self.places.push((Part::Count, word.range()));
-        self.number(Part::Count, word)
+        self.places.push((LimitField::Count, word.range()));
+        self.number(LimitField::Count, word)
     }
 
     fn rate(&mut self) -> Result<(u64, Span), ParseLimitError> {
         let word = self.next().ok_or_else(|| self.no_count())?;
         let (count, span) = word.split_at_mark('/').ok_or_else(|| self.no_span(word))?;
-        self.places.push((Part::Count, count.range()));
-        self.places.push((Part::Span, span.range()));
-        let number = self.number(Part::Count, count).map_err(|e| self.in_rate(e, word))?;
+        self.places.push((LimitField::Count, count.range()));
+        self.places.push((LimitField::Span, span.range()));
+        let number = self.number(LimitField::Count, count).map_err(|e| self.in_rate(e, word))?;
         Ok((number, self.span(span)?))
     }
 
-    fn option(&mut self, word: Word<'a>, draft: &mut Draft) -> Result<(), ParseLimitError> {
+    fn option(&mut self, word: Word<'a>, draft: &mut LimitBuilder) -> Result<(), ParseLimitError> {
         let part = option_named(word.text).ok_or_else(|| self.unknown_option(word))?;
         if self.place(part).is_some() {
             return Err(self.repeated(part, word));
         }
         match part {
-            Part::Burst => draft.burst = Some(self.number_of(part, word)?),
-            Part::Every => draft.every = Some(self.span_of(part, word)?),
-            Part::Tz => draft.tz = Some(self.value_of(part, word)?.text.into()),
-            Part::FirstHit => draft.first_hit = true,
-            Part::Precision => draft.precision = Some(self.span_of(part, word)?),
-            Part::Approximate => draft.approximate = true,
-            Part::Capacity => draft.capacity = Some(self.number_of(part, word)?),
-            Part::Queue => draft.queue = true,
-            Part::Lease => draft.lease = Some(self.span_of(part, word)?),
-            Part::Count | Part::Span => {}
+            LimitField::Burst => draft.burst = Some(self.number_of(part, word)?),
+            LimitField::Every => draft.every = Some(self.span_of(part, word)?),
+            LimitField::Tz => draft.tz = Some(self.value_of(part, word)?.text.into()),
+            LimitField::FirstHit => draft.first_hit = true,
+            LimitField::Precision => draft.precision = Some(self.span_of(part, word)?),
+            LimitField::Approximate => draft.approximate = true,
+            LimitField::Capacity => draft.capacity = Some(self.number_of(part, word)?),
+            LimitField::Queue => draft.queue = true,
+            LimitField::Lease => draft.lease = Some(self.span_of(part, word)?),
+            LimitField::Count | LimitField::Span => {}
         }
         let end = self.ahead().first().map_or(self.text.len(), |next| next.start - 1);
         self.places.push((part, word.start..end));
         Ok(())
     }
 
-    fn number_of(&mut self, part: Part, option: Word<'a>) -> Result<u64, ParseLimitError> {
+    fn number_of(&mut self, part: LimitField, option: Word<'a>) -> Result<u64, ParseLimitError> {
         let value = self.value_of(part, option)?;
         self.number(part, value)
     }
 
-    fn span_of(&mut self, part: Part, option: Word<'a>) -> Result<Span, ParseLimitError> {
+    fn span_of(&mut self, part: LimitField, option: Word<'a>) -> Result<Span, ParseLimitError> {
         let value = self.value_of(part, option)?;
         self.span(value)
     }
 
-    fn value_of(&mut self, part: Part, option: Word<'a>) -> Result<Word<'a>, ParseLimitError> {
+    fn value_of(
+        &mut self,
+        part: LimitField,
+        option: Word<'a>,
+    ) -> Result<Word<'a>, ParseLimitError> {
         match self.ahead().first() {
             Some(word) if option_named(word.text).is_none() => {}
             _ => return Err(self.no_value(part, option)),
@@ -233,7 +237,7 @@ impl<'a> Reader<'a> {
         self.next().ok_or_else(|| self.no_value(part, option))
     }
 
-    fn number(&self, part: Part, word: Word<'a>) -> Result<u64, ParseLimitError> {
+    fn number(&self, part: LimitField, word: Word<'a>) -> Result<u64, ParseLimitError> {
         if word.text.is_empty() || !word.text.bytes().all(|b| b.is_ascii_digit()) {
             return Err(self.not_whole(part, word));
         }
@@ -244,7 +248,7 @@ impl<'a> Reader<'a> {
         let digits = word.text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = word.text.split_at(digits);
         let unit = Unit::named(unit).ok_or_else(|| self.not_a_span(word, digits))?;
-        // What does not fit is longer than any span, and is refused as that.
+        // A number that does not fit is longer than any span, and is refused as too long.
         let number = if number.is_empty() { 1 } else { number.parse().unwrap_or(u64::MAX) };
         match (number, unit.calendar(), unit.micros()) {
             (1, Some(page), _) => Ok(Span::Calendar(page)),

@@ -3,61 +3,61 @@
 use core::fmt;
 
 use super::unit::Unit;
-use crate::{Algorithm, Draft, Limit, Micros, Part, Span};
+use crate::{Algorithm, Limit, LimitBuilder, LimitField, Micros, Span};
 
-/// The canonical notation: of all texts that mean this limit, the one that it prints.
+/// The canonical notation: the one that all texts of the same meaning print as.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.draft.fmt(f)
     }
 }
 
-/// The notation of the draft as it stands. Only [`Draft::build`] makes it canonical.
-impl fmt::Display for Draft {
+/// The notation of the builder as it is. Only [`LimitBuilder::build`] makes it canonical.
+impl fmt::Display for LimitBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.algorithm != Algorithm::TokenBucket {
             write!(f, "{} ", self.algorithm.name())?;
         }
         write!(f, "{}", self.count)?;
         if self.algorithm != Algorithm::Concurrency {
-            write!(f, "/{}", Brief(self.span_written()))?;
+            write!(f, "/{}", ShortUnitText(self.span_written()))?;
         }
-        write_value(f, Part::Burst, self.burst)?;
-        write_value(f, Part::Every, self.every.map(Written::as_length))?;
-        write_value(f, Part::Tz, self.tz.as_deref())?;
-        write_flag(f, self.first_hit.then_some(Part::FirstHit))?;
-        write_value(f, Part::Precision, self.precision.map(Written::as_length))?;
-        write_flag(f, self.approximate.then_some(Part::Approximate))?;
-        write_value(f, Part::Capacity, self.capacity)?;
-        write_flag(f, self.queue.then_some(Part::Queue))?;
-        write_value(f, Part::Lease, self.lease.map(Written::as_length))
+        write_value(f, LimitField::Burst, self.burst)?;
+        write_value(f, LimitField::Every, self.every.map(UnitText::as_length))?;
+        write_value(f, LimitField::Tz, self.tz.as_deref())?;
+        write_flag(f, self.first_hit.then_some(LimitField::FirstHit))?;
+        write_value(f, LimitField::Precision, self.precision.map(UnitText::as_length))?;
+        write_flag(f, self.approximate.then_some(LimitField::Approximate))?;
+        write_value(f, LimitField::Capacity, self.capacity)?;
+        write_flag(f, self.queue.then_some(LimitField::Queue))?;
+        write_value(f, LimitField::Lease, self.lease.map(UnitText::as_length))
     }
 }
 
-impl Draft {
-    fn span_written(&self) -> Written {
+impl LimitBuilder {
+    fn span_written(&self) -> UnitText {
         let calendar = self.algorithm == Algorithm::FixedWindow && !self.first_hit;
-        if calendar { Written::exactly(self.span) } else { Written::as_length(self.span) }
+        if calendar { UnitText::exactly(self.span) } else { UnitText::as_length(self.span) }
     }
 }
 
-/// The longest unit that divides it, with its number: `1s`, `90m`. A length of one day is `24h`
-/// and of one week `7d`, since `1d` and `1w` are pages of the calendar.
+/// The longest unit that divides the span, with its number: `1s`, `90m`. A length of one day is
+/// `24h` and of one week `7d`, because `1d` and `1w` are calendar units.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Written::exactly(*self).fmt(f)
+        UnitText::exactly(*self).fmt(f)
     }
 }
 
 /// A number and a unit.
 #[derive(Clone, Copy)]
-struct Written {
+struct UnitText {
     number: u64,
     unit: Unit,
 }
 
-impl Written {
-    /// Keeps a day of the calendar apart from 24 hours.
+impl UnitText {
+    /// Distinguishes a calendar day from 24 hours.
     fn exactly(span: Span) -> Self {
         const DAY: Micros = Micros::new(Span::DAY_MICROS);
         const WEEK: Micros = Micros::new(7 * Span::DAY_MICROS);
@@ -68,10 +68,10 @@ impl Written {
         }
     }
 
-    /// For the places where a day is 24 hours.
+    /// For fields in which a day is 24 hours.
     fn as_length(span: Span) -> Self {
         match span {
-            // Every unit divides it; the most common one it is.
+            // Every unit divides it; seconds are the most common.
             Span::Plain(Micros::ZERO) => Self { number: 0, unit: Unit::Second },
             Span::Plain(length) => {
                 let (number, unit) = Unit::dividing(length);
@@ -82,19 +82,19 @@ impl Written {
     }
 }
 
-impl fmt::Display for Written {
+impl fmt::Display for UnitText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.number, self.unit.symbol())
     }
 }
 
 /// After a `/`, where one second is `s`.
-struct Brief(Written);
+struct ShortUnitText(UnitText);
 
-impl fmt::Display for Brief {
+impl fmt::Display for ShortUnitText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Written { number: 1, unit } => f.write_str(unit.symbol()),
+            UnitText { number: 1, unit } => f.write_str(unit.symbol()),
             written => written.fmt(f),
         }
     }
@@ -102,12 +102,12 @@ impl fmt::Display for Brief {
 
 fn write_value(
     f: &mut fmt::Formatter<'_>,
-    option: Part,
+    option: LimitField,
     value: Option<impl fmt::Display>,
 ) -> fmt::Result {
     value.map_or(Ok(()), |value| write!(f, " {} {value}", option.name()))
 }
 
-fn write_flag(f: &mut fmt::Formatter<'_>, option: Option<Part>) -> fmt::Result {
+fn write_flag(f: &mut fmt::Formatter<'_>, option: Option<LimitField>) -> fmt::Result {
     option.map_or(Ok(()), |option| write!(f, " {}", option.name()))
 }

@@ -1,4 +1,4 @@
-//! What a reader says about a limit that it could read and that is not a good one.
+//! Messages and suggestions for limits that parse and are invalid.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -8,21 +8,26 @@ use super::error::ParseLimitError;
 use super::loose::gcd;
 use super::parse::Reader;
 use super::spliced;
-use crate::{Algorithm, Draft, InvalidLimit, Micros, Part, Span};
+use crate::{Algorithm, InvalidLimit, LimitBuilder, LimitField, Micros, Span};
 
 impl Reader<'_> {
-    /// Points at the part at fault and, where there is a nearest good limit, suggests it.
-    pub(super) fn refused(&self, draft: &Draft, invalid: InvalidLimit) -> ParseLimitError {
+    /// Points at the invalid field and suggests the nearest valid limit, if there is one.
+    pub(super) fn refused(&self, draft: &LimitBuilder, invalid: InvalidLimit) -> ParseLimitError {
         let part = part_at_fault(draft, invalid);
-        // A burst or capacity that was left out is the count.
-        let place = self.place(part).or_else(|| self.place(Part::Count));
+        // Without burst or capacity, the count is used for it.
+        let place = self.place(part).or_else(|| self.place(LimitField::Count));
         let place = place.unwrap_or(0..self.text.len());
         let written = &self.text[place.clone()];
         let remedy = self.remedy(draft, part, invalid);
         ParseLimitError::refused(place, written, invalid).or_write(remedy)
     }
 
-    fn remedy(&self, draft: &Draft, part: Part, invalid: InvalidLimit) -> Option<String> {
+    fn remedy(
+        &self,
+        draft: &LimitBuilder,
+        part: LimitField,
+        invalid: InvalidLimit,
+    ) -> Option<String> {
         use InvalidLimit as I;
         match invalid {
             I::SpanTooLong { .. } => self.with(part, Span::Plain(Span::MAX)),
@@ -34,61 +39,65 @@ impl Reader<'_> {
             I::SizeOfNothing { .. } | I::Conflict { .. } | I::PrecisionTooLong => {
                 self.without(part)
             }
-            I::ZoneWithoutCalendar => self.by_the_calendar(draft),
-            I::LogTooLarge => Some(self.by(Algorithm::SlidingWindow)),
-            I::Foreign { algorithm, home, .. } => self.at_home(draft, part, algorithm, home),
-            // Nobody means the largest number, or the shortest span.
+            I::ZoneWithoutCalendar => self.with_calendar_span(draft),
+            I::LogTooLarge => Some(self.with_algorithm(Algorithm::SlidingWindow)),
+            I::Foreign { algorithm, home, .. } => {
+                self.for_home_algorithm(draft, part, algorithm, home)
+            }
+            // The largest number or the shortest span is never intended.
             I::TooLarge { .. } | I::ZeroSpan { .. } | I::ZoneName => None,
         }
     }
 
-    /// 24 hours and seven days become what has a zone; other spans lose theirs.
-    fn by_the_calendar(&self, draft: &Draft) -> Option<String> {
+    /// 24 hours and seven days become the calendar unit; other spans lose their zone.
+    fn with_calendar_span(&self, draft: &LimitBuilder) -> Option<String> {
         const WEEK: u64 = 7 * Span::DAY_MICROS;
         match draft.span.length()?.get() {
-            Span::DAY_MICROS => self.with(Part::Span, Span::DAY),
-            WEEK => self.with(Part::Span, Span::WEEK),
-            _ => self.without(Part::Tz),
+            Span::DAY_MICROS => self.with(LimitField::Span, Span::DAY),
+            WEEK => self.with(LimitField::Span, Span::WEEK),
+            _ => self.without(LimitField::Tz),
         }
     }
 
-    /// An option where it belongs.
-    fn at_home(
+    /// Moves an option to the algorithm that it belongs to.
+    fn for_home_algorithm(
         &self,
-        draft: &Draft,
-        part: Part,
+        draft: &LimitBuilder,
+        part: LimitField,
         algorithm: Algorithm,
         home: Algorithm,
     ) -> Option<String> {
         let written = self.algorithm.is_some();
-        let instead = |name: Part, size: Option<u64>| {
+        let instead = |name: LimitField, size: Option<u64>| {
             Some(spliced(self.text, self.place(part)?, &format!("{} {}", name.name(), size?)))
         };
         match (part, algorithm) {
-            // One thing by two names.
-            (Part::Burst, Algorithm::LeakyBucket) => instead(Part::Capacity, draft.burst),
-            (Part::Capacity, Algorithm::TokenBucket) if written => {
-                instead(Part::Burst, draft.capacity)
+            // One option with two names.
+            (LimitField::Burst, Algorithm::LeakyBucket) => {
+                instead(LimitField::Capacity, draft.burst)
             }
-            (Part::Lease, _) => self.without(part),
-            (Part::Tz, _) if !matches!(draft.span, Span::Calendar(_)) => self.without(part),
-            // The algorithm was left out, so the option says which one is meant.
-            _ if !written => Some(self.by(home)),
+            (LimitField::Capacity, Algorithm::TokenBucket) if written => {
+                instead(LimitField::Burst, draft.capacity)
+            }
+            (LimitField::Lease, _) => self.without(part),
+            (LimitField::Tz, _) if !matches!(draft.span, Span::Calendar(_)) => self.without(part),
+            // The algorithm was left out, so the option determines it.
+            _ if !written => Some(self.with_algorithm(home)),
             _ => self.without(part),
         }
     }
 
-    fn by(&self, algorithm: Algorithm) -> String {
+    fn with_algorithm(&self, algorithm: Algorithm) -> String {
         match self.algorithm {
             Some(word) => spliced(self.text, word.range(), algorithm.name()),
             None => format!("{} {}", algorithm.name(), self.text),
         }
     }
 
-    fn with(&self, part: Part, value: impl Display) -> Option<String> {
+    fn with(&self, part: LimitField, value: impl Display) -> Option<String> {
         let place = self.place(part);
         match (part, place) {
-            (Part::Count | Part::Span, place) => {
+            (LimitField::Count | LimitField::Span, place) => {
                 Some(spliced(self.text, place?, &value.to_string()))
             }
             (_, Some(place)) => {
@@ -98,19 +107,19 @@ impl Reader<'_> {
         }
     }
 
-    fn without(&self, part: Part) -> Option<String> {
+    fn without(&self, part: LimitField) -> Option<String> {
         let place = self.place(part)?;
         Some(spliced(self.text, place.start.saturating_sub(1)..place.end, ""))
     }
 }
 
-/// A month may also have been given as an option's span.
-fn part_at_fault(draft: &Draft, invalid: InvalidLimit) -> Part {
+/// A month may also be the span of an option.
+fn part_at_fault(draft: &LimitBuilder, invalid: InvalidLimit) -> LimitField {
     let spans = [
-        (Part::Span, Some(draft.span)),
-        (Part::Every, draft.every),
-        (Part::Precision, draft.precision),
-        (Part::Lease, draft.lease),
+        (LimitField::Span, Some(draft.span)),
+        (LimitField::Every, draft.every),
+        (LimitField::Precision, draft.precision),
+        (LimitField::Lease, draft.lease),
     ];
     match invalid {
         InvalidLimit::Month => spans.into_iter().find(|(_, span)| *span == Some(Span::MONTH)),
@@ -119,15 +128,15 @@ fn part_at_fault(draft: &Draft, invalid: InvalidLimit) -> Part {
     .map_or(invalid.part(), |(part, _)| part)
 }
 
-/// The next longer step that divides the span and brings a whole number, or the span itself.
-fn nearest_step(draft: &Draft) -> Option<Span> {
-    const MOST_TRIES: usize = 1_000;
+/// The next longer step that divides the span and adds a whole number, or the span itself.
+fn nearest_step(draft: &LimitBuilder) -> Option<Span> {
+    const MAX_TRIES: usize = 1_000;
     let span = draft.span.length()?.get();
     let every = draft.every?.length()?.get();
-    // Every good step is `least` times a divisor of `most`.
+    // Every valid step is `least` times a divisor of `most`.
     let most = gcd(draft.count, span);
     let least = span.checked_div(most)?;
     let from = every.div_ceil(least);
-    let times = (from..=most).take(MOST_TRIES).find(|&times| most.is_multiple_of(times));
+    let times = (from..=most).take(MAX_TRIES).find(|&times| most.is_multiple_of(times));
     Some(Span::Plain(Micros::new(least * times.unwrap_or(most))))
 }

@@ -1,4 +1,4 @@
-//! What a reader says about words it cannot read, and what was probably meant.
+//! Messages and suggestions for text that does not parse.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,8 +8,8 @@ use super::error::{ParseLimitError, Quoted};
 use super::parse::{OPTIONS, Reader, Word, algorithm_named, option_named};
 use super::unit::Unit;
 use super::{loose, spliced};
-use crate::closest::closest;
-use crate::{Algorithm, Part};
+use crate::did_you_mean::did_you_mean;
+use crate::{Algorithm, LimitField};
 
 const ALGORITHMS: &str =
     "use token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-window or concurrency";
@@ -49,14 +49,14 @@ impl Reader<'_> {
         ParseLimitError::new(word.range(), reason, "leave the span out").or_write(Some(fix))
     }
 
-    /// A count without a slash, and what else could have said "per".
+    /// A count without a slash, and other ways to write "per".
     pub(super) fn no_span(&self, word: Word<'_>) -> ParseLimitError {
         let fix = self.slash_for_per(word).or_else(|| self.slash_for_rps(word));
         if self.ahead().first().is_some_and(|next| next.text.starts_with('/')) {
             return space_at_slash(word.end(), "before").or_write(fix);
         }
         let reason = format!("no span after {}", Quoted(word.text));
-        ParseLimitError::new(word.range(), reason, "say per how long, like 100/s").or_write(fix)
+        ParseLimitError::new(word.range(), reason, "add a span, like 100/s").or_write(fix)
     }
 
     /// `5 / s`, `5 per s`, `5 requests/s`, `5 requests per s`.
@@ -89,8 +89,8 @@ impl Reader<'_> {
         Some(spliced(self.text, word.start + digits.len()..rate.end(), per))
     }
 
-    /// A number with a sign, a fraction, an exponent, or none at all.
-    pub(super) fn not_whole(&self, part: Part, word: Word<'_>) -> ParseLimitError {
+    /// A number with a sign, a fraction or an exponent, or no number.
+    pub(super) fn not_whole(&self, part: LimitField, word: Word<'_>) -> ParseLimitError {
         if word.text.is_empty() {
             let reason = format!("no {} before \"/\"", part.name());
             return ParseLimitError::new(word.range(), reason, "add one, like 100/s");
@@ -112,13 +112,13 @@ impl Reader<'_> {
         }
     }
 
-    /// Beyond even the numbers that [`InvalidLimit::TooLarge`](crate::InvalidLimit) can hold.
-    pub(super) fn too_large(&self, part: Part, word: Word<'_>) -> ParseLimitError {
+    /// Too large even for [`InvalidLimit::TooLarge`](crate::InvalidLimit).
+    pub(super) fn too_large(&self, part: LimitField, word: Word<'_>) -> ParseLimitError {
         let reason = format!("{} {} is too large", part.name(), Quoted(word.text));
         ParseLimitError::new(word.range(), reason, "at most 4503599627370495")
     }
 
-    /// Not digits and then a unit; there are `digits` digits.
+    /// Not digits followed by a unit; there are `digits` digits.
     pub(super) fn not_a_span(&self, word: Word<'_>, digits: usize) -> ParseLimitError {
         let unit = Word { text: &word.text[digits..], start: word.start + digits };
         let fix = self.span_meant(word);
@@ -169,26 +169,26 @@ impl Reader<'_> {
         let fix = number
             .checked_mul(30)
             .map(|days| spliced(self.text, word.range(), &format!("{days}d")));
-        ParseLimitError::new(word.range(), reason, "count in months one at a time, or in days")
-            .or_write(fix)
+        ParseLimitError::new(word.range(), reason, "use one month, or days").or_write(fix)
     }
 
-    pub(super) fn no_value(&self, part: Part, option: Word<'_>) -> ParseLimitError {
+    pub(super) fn no_value(&self, part: LimitField, option: Word<'_>) -> ParseLimitError {
         let (value, advice) = match part {
-            Part::Every => ("a span", "add one, like every 1s"),
-            Part::Precision => ("a span", "add one, like precision 1m"),
-            Part::Lease => ("a span", "add one, like lease 30s"),
-            Part::Tz => ("a zone", "add one, like tz Europe/Berlin"),
-            Part::Capacity => ("a number", "add one, like capacity 30"),
+            LimitField::Every => ("a span", "add one, like every 1s"),
+            LimitField::Precision => ("a span", "add one, like precision 1m"),
+            LimitField::Lease => ("a span", "add one, like lease 30s"),
+            LimitField::Tz => ("a zone", "add one, like tz Europe/Berlin"),
+            LimitField::Capacity => ("a number", "add one, like capacity 30"),
             _ => ("a number", "add one, like burst 20"),
         };
         let reason = format!("{} needs {value}", Quoted(option.text));
         ParseLimitError::new(option.range(), reason, advice)
     }
 
-    pub(super) fn repeated(&self, part: Part, word: Word<'_>) -> ParseLimitError {
+    pub(super) fn repeated(&self, part: LimitField, word: Word<'_>) -> ParseLimitError {
         let reason = format!("{} is written twice", Quoted(word.text));
-        let takes_value = !matches!(part, Part::FirstHit | Part::Approximate | Part::Queue);
+        let takes_value =
+            !matches!(part, LimitField::FirstHit | LimitField::Approximate | LimitField::Queue);
         let value =
             self.ahead().first().filter(|next| takes_value && option_named(next.text).is_none());
         let end = value.map_or(word.end(), |value| value.end());
@@ -204,7 +204,7 @@ impl Reader<'_> {
         if algorithm_named(word.text).is_some() {
             return self.late_algorithm(word);
         }
-        let names = OPTIONS.into_iter().map(Part::name);
+        let names = OPTIONS.into_iter().map(LimitField::name);
         let next = self.ahead().first().copied();
         let fix = self
             .without_mark(word)
@@ -225,14 +225,14 @@ impl Reader<'_> {
         ParseLimitError::new(word.range(), reason, "name one algorithm, in front").or_write(fix)
     }
 
-    /// `1h 30m`: the space goes, and the span is mended next.
+    /// `1h 30m`: the space is removed, and the span is fixed next.
     fn second_half_of_span(&self, word: Word<'_>) -> Option<String> {
         let digits = word.text.trim_start_matches(|c: char| c.is_ascii_digit());
         let is_span = digits.len() < word.text.len() && Unit::named(digits).is_some();
         is_span.then(|| spliced(self.text, word.start.saturating_sub(1)..word.start, ""))
     }
 
-    /// `burst=20`, `burst:20`: a space instead, if what stands before it can be made out.
+    /// `burst=20`, `burst:20`: replaced by a space, if the word before it is known.
     fn without_mark(&self, word: Word<'_>) -> Option<String> {
         let at = word.text.find(['=', ':'])?;
         let name = &word.text[..at];
@@ -241,7 +241,7 @@ impl Reader<'_> {
         Some(spliced(self.text, mark..mark + 1, " "))
     }
 
-    /// `sliding log`, `first hit`: two words that are one.
+    /// `sliding log`, `first hit`: two words that should be one.
     fn hyphenated<'w>(
         &self,
         word: Word<'_>,
@@ -254,10 +254,10 @@ impl Reader<'_> {
         Some(spliced(self.text, word.start..next.end(), name))
     }
 
-    /// Commas and semicolons between words, from this word on.
+    /// Removes commas and semicolons between words, from this word on.
     fn without_commas(&self, word: Word<'_>) -> Option<String> {
         let (before, after) = self.text.split_at(word.start);
-        // Between digits it may be a decimal comma, and nobody knows which limit was meant.
+        // Between digits it may be a decimal comma, so the intended number is unknown.
         let in_number = |w: &[u8]| w[0].is_ascii_digit() && w[1] == b',' && w[2].is_ascii_digit();
         if !after.contains([',', ';']) || after.as_bytes().windows(3).any(in_number) {
             return None;
@@ -282,16 +282,16 @@ fn space_at_slash(at: usize, side: &str) -> ParseLimitError {
 /// The algorithm that `word` is meant to be.
 fn algorithm_meant(word: &str) -> Option<&'static str> {
     match word {
-        // Another way to compute the same.
+        // Another name of the same algorithm.
         "gcra" | "GCRA" => Some(Algorithm::TokenBucket.name()),
-        _ => closest(word, Algorithm::ALL.into_iter().map(Algorithm::name)),
+        _ => did_you_mean(word, Algorithm::ALL.into_iter().map(Algorithm::name)),
     }
 }
 
 /// The option that `word` is meant to be.
 fn option_meant(word: &str) -> Option<&'static str> {
     match word {
-        "timezone" | "time-zone" | "zone" => Some(Part::Tz.name()),
-        _ => closest(word, OPTIONS.into_iter().map(Part::name)),
+        "timezone" | "time-zone" | "zone" => Some(LimitField::Tz.name()),
+        _ => did_you_mean(word, OPTIONS.into_iter().map(LimitField::name)),
     }
 }

@@ -1,16 +1,18 @@
-//! The notation in tables: what is read, what is printed, what is refused and what is said then.
+//! Tables of the notation: what is parsed, printed and refused, and the messages.
 
 use alloc::string::ToString;
 use core::ops::Range;
 use std::time::Duration;
 
-use crate::{Algorithm, CalendarUnit, InvalidLimit, Limit, Micros, ParseLimitError, Part, Span};
+use crate::{
+    Algorithm, CalendarUnit, InvalidLimit, Limit, LimitField, Micros, ParseLimitError, Span,
+};
 
 fn limit(text: &str) -> Limit {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn refusal(text: &str) -> ParseLimitError {
+fn parse_error(text: &str) -> ParseLimitError {
     match text.parse::<Limit>() {
         Ok(limit) => panic!("{text:?} was read as {limit}"),
         Err(error) => error,
@@ -85,7 +87,7 @@ fn a_limit_prints_in_one_canonical_way() {
 }
 
 #[test]
-fn the_notation_and_the_builders_mean_the_same() {
+fn the_notation_and_the_builders_agree() {
     let minute = Duration::from_secs(60);
     for (written, draft) in [
         ("100/s", Limit::per_second(100)),
@@ -169,12 +171,12 @@ fn a_bad_span_is_refused_with_a_span_as_suggestion() {
     }
 }
 
-/// A text that does not follow the grammar, where it goes wrong, and what to write.
-type Faulty = (&'static str, Range<usize>, Option<&'static str>);
+/// An invalid text, the position of the error, and the suggestion.
+type ErrorCase = (&'static str, Range<usize>, Option<&'static str>);
 
 #[rustfmt::skip]
-const FAULTY: &[Faulty] = &[
-    // Nothing, and too much space.
+const SYNTAX_ERRORS: &[ErrorCase] = &[
+    // Empty text and misplaced space.
     ("", 0..0, None),
     ("  ", 0..2, None),
     (" 100/s", 0..1, Some("100/s")),
@@ -212,7 +214,7 @@ const FAULTY: &[Faulty] = &[
     ("99999999999999999999/s", 0..20, None),
     ("/s", 0..0, None),
     ("sliding-log", 11..11, None),
-    // Per what.
+    // Spans.
     ("100", 0..3, None),
     ("100/", 4..4, None),
     ("100/30", 4..6, None),
@@ -287,9 +289,9 @@ const FAULTY: &[Faulty] = &[
 ];
 
 #[test]
-fn a_text_against_the_grammar_is_refused_where_it_goes_wrong() {
-    for (written, position, suggestion) in FAULTY {
-        let error = refusal(written);
+fn a_syntax_error_is_reported_at_its_position() {
+    for (written, position, suggestion) in SYNTAX_ERRORS {
+        let error = parse_error(written);
         assert_eq!(error.position(), *position, "{written:?}: {error}");
         assert_eq!(error.suggestion(), *suggestion, "{written:?}: {error}");
         assert_eq!(error.invalid(), None, "{written:?}: {error}");
@@ -297,7 +299,7 @@ fn a_text_against_the_grammar_is_refused_where_it_goes_wrong() {
 }
 
 #[rustfmt::skip]
-const UNGOOD: &[Faulty] = &[
+const INVALID: &[ErrorCase] = &[
     ("9007199254740993/s", 0..16, None),
     ("5/s burst 4503599627370496", 4..26, None),
     ("5/s burst 0", 4..11, Some("5/s burst 1")),
@@ -333,19 +335,19 @@ const UNGOOD: &[Faulty] = &[
 ];
 
 #[test]
-fn a_limit_that_is_not_a_good_one_is_refused_at_the_part_at_fault() {
-    for (written, position, suggestion) in UNGOOD {
-        let error = refusal(written);
+fn an_invalid_limit_is_reported_at_the_invalid_field() {
+    for (written, position, suggestion) in INVALID {
+        let error = parse_error(written);
         assert_eq!(error.position(), *position, "{written:?}: {error}");
         assert_eq!(error.suggestion(), *suggestion, "{written:?}: {error}");
         assert!(error.invalid().is_some(), "{written:?}: {error}");
     }
-    let too_large = InvalidLimit::TooLarge { part: Part::Count, number: 1 << 52 };
-    assert_eq!(refusal("4503599627370496/s").invalid(), Some(too_large));
+    let too_large = InvalidLimit::TooLarge { part: LimitField::Count, number: 1 << 52 };
+    assert_eq!(parse_error("4503599627370496/s").invalid(), Some(too_large));
 }
 
 #[test]
-fn what_a_repair_takes_out_leaves_no_space_behind() {
+fn a_removed_word_leaves_no_space_behind() {
     for (written, repaired) in [
         ("5/s lease 30s", "5/s"),
         ("5/d lease 30s burst 3", "5/d burst 3"),
@@ -354,7 +356,7 @@ fn what_a_repair_takes_out_leaves_no_space_behind() {
         ("5/m sliding-log", "sliding-log 5/m"),
         ("9/h sliding-window precision 6m", "sliding-window 9/h precision 6m"),
     ] {
-        // One reading; a space too many would be another fault, repaired by another reading.
+        // One reading; an extra space would be another error, fixed by another reading.
         let error = super::parse::limit(written).unwrap_err();
         assert_eq!(error.suggestion(), Some(repaired), "{written}");
     }
@@ -362,8 +364,8 @@ fn what_a_repair_takes_out_leaves_no_space_behind() {
 
 #[test]
 fn every_suggestion_is_itself_a_limit() {
-    for (written, ..) in FAULTY.iter().chain(UNGOOD) {
-        if let Some(suggestion) = refusal(written).suggestion() {
+    for (written, ..) in SYNTAX_ERRORS.iter().chain(INVALID) {
+        if let Some(suggestion) = parse_error(written).suggestion() {
             limit(suggestion);
         }
     }
@@ -384,34 +386,34 @@ fn the_message_says_what_is_wrong_and_what_to_do() {
             "in \"tz \\u{1b}[2J\": not the name of a time zone; use one like Europe/Berlin or UTC",
         ),
     ] {
-        assert_eq!(refusal(written).to_string(), message);
+        assert_eq!(parse_error(written).to_string(), message);
     }
 }
 
 #[test]
 fn a_message_is_one_line_in_lower_case_without_a_full_stop() {
-    for (written, ..) in FAULTY.iter().chain(UNGOOD) {
-        let message = refusal(written).to_string();
+    for (written, ..) in SYNTAX_ERRORS.iter().chain(INVALID) {
+        let message = parse_error(written).to_string();
         assert!(!message.contains(|c: char| c.is_control()), "{message:?}");
         assert!(!message.starts_with(|c: char| c.is_uppercase()), "{message}");
         assert!(!message.ends_with('.'), "{message}");
-        assert!(message.starts_with(refusal(written).reason()), "{message}");
+        assert!(message.starts_with(parse_error(written).reason()), "{message}");
     }
 }
 
 #[test]
 fn a_long_value_is_cut_short_in_the_message() {
     let long = "x".repeat(200);
-    let message = refusal(&long).to_string();
+    let message = parse_error(&long).to_string();
     assert!(message.starts_with(&std::format!("unknown algorithm \"{}\"...;", "x".repeat(40))));
 }
 
 #[test]
-fn a_text_of_more_than_256_bytes_is_not_looked_at() {
+fn a_text_of_more_than_256_bytes_is_not_parsed() {
     let longest = std::format!("{}1/s", "0".repeat(253));
     assert_eq!(limit(&longest), limit("1/s"));
     for too_long in ["0".to_string() + &longest, "\u{e9}".repeat(200)] {
-        let error = refusal(&too_long);
+        let error = parse_error(&too_long);
         assert_eq!(error.position(), 256..too_long.len());
         assert!(error.reason().contains("too long"), "{error}");
         assert!(error.underline(&too_long).ends_with("^^^"), "{error}");
@@ -419,7 +421,7 @@ fn a_text_of_more_than_256_bytes_is_not_looked_at() {
 }
 
 #[test]
-fn the_carets_stand_under_the_fault() {
+fn the_carets_are_under_the_error() {
     for (written, underlined) in [
         ("100/parsec", "100/parsec\n    ^^^^^^"),
         ("100/", "100/\n    ^"),
@@ -428,20 +430,20 @@ fn the_carets_stand_under_the_fault() {
         ("\u{1b}5/s", "\\u{1b}5/s\n^^^^^^^"),
         ("5/\u{e9}\u{e9}", "5/\\u{e9}\\u{e9}\n  ^^^^^^^^^^^^"),
     ] {
-        assert_eq!(refusal(written).underline(written), underlined);
+        assert_eq!(parse_error(written).underline(written), underlined);
     }
 }
 
 #[test]
-fn underlining_another_text_than_the_parsed_one_does_no_harm() {
-    let error = refusal("100/parsec");
+fn underlining_another_text_does_not_panic() {
+    let error = parse_error("100/parsec");
     for other in ["", "1", "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}"] {
         assert!(error.underline(other).ends_with('^'));
     }
 }
 
 #[test]
-fn every_algorithm_goes_by_its_name() {
+fn every_algorithm_is_parsed_by_its_name() {
     for algorithm in Algorithm::ALL {
         let text = match algorithm {
             Algorithm::Concurrency => "concurrency 5".to_string(),

@@ -1,6 +1,6 @@
 //! The units of time in the notation.
 
-use crate::closest::closest;
+use crate::did_you_mean::did_you_mean;
 use crate::{CalendarUnit, Micros, Span};
 
 /// A unit of time.
@@ -41,7 +41,7 @@ const WORDS: [(&str, Unit); 21] = [
     ("months", Unit::Month),
 ];
 
-/// Words outside the notation that leave no doubt what is meant.
+/// Words outside the notation with a clear meaning.
 const OTHER_WORDS: [(&str, Unit); 20] = [
     ("second", Unit::Second),
     ("seconds", Unit::Second),
@@ -70,14 +70,14 @@ impl Unit {
     const BY_LENGTH: [Self; 7] =
         [Self::Week, Self::Day, Self::Hour, Self::Minute, Self::Second, Self::Milli, Self::Micro];
 
-    /// The unit that the notation calls `word`.
+    /// The unit of this word in the notation.
     pub(super) fn named(word: &str) -> Option<Self> {
         WORDS.iter().find(|(name, _)| *name == word).map(|&(_, unit)| unit)
     }
 
-    /// The unit that someone who wrote `word` had in mind, spelling aside.
+    /// The unit that `word` clearly stands for, in any case or spelling.
     pub(super) fn understood(word: &str) -> Option<Self> {
-        // Elsewhere both minutes and months go by this letter.
+        // Elsewhere `M` stands for both minutes and months.
         if word == "M" {
             return None;
         }
@@ -87,10 +87,10 @@ impl Unit {
         known().find(|(name, _)| *name == word).map(|&(_, unit)| unit)
     }
 
-    /// The unit whose word looks most like `word`.
+    /// The unit whose word resembles `word` most.
     pub(super) fn guessed(word: &str) -> Option<Self> {
         let known = WORDS.iter().chain(&OTHER_WORDS).map(|(name, _)| *name);
-        Self::understood(closest(word, known.filter(|_| word != "M"))?)
+        Self::understood(did_you_mean(word, known.filter(|_| word != "M"))?)
     }
 
     /// The longest unit that divides `length`, and how often.
@@ -102,7 +102,7 @@ impl Unit {
         Self::BY_LENGTH.into_iter().find_map(how_often).unwrap_or((length.get(), Self::Micro))
     }
 
-    /// The shortest of its words that cannot be mistaken.
+    /// The shortest unambiguous word.
     pub(super) const fn symbol(self) -> &'static str {
         match self {
             Self::Micro => "us",
@@ -116,7 +116,7 @@ impl Unit {
         }
     }
 
-    /// Its length; `None` for a month, which has no fixed one.
+    /// Its length; `None` for a month, which has no fixed length.
     pub(super) const fn micros(self) -> Option<u64> {
         match self {
             Self::Micro => Some(1),
@@ -130,7 +130,7 @@ impl Unit {
         }
     }
 
-    /// The page of the calendar of this name.
+    /// The calendar unit of the same name.
     pub(super) const fn calendar(self) -> Option<CalendarUnit> {
         match self {
             Self::Day => Some(CalendarUnit::Day),

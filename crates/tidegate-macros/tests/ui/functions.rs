@@ -46,7 +46,7 @@ impl Service {
 }
 
 fn main() {
-    // Whoever calls is not told of a mistake that is not theirs.
+    // Callers get no further error for a function that was refused.
     let _ = (sync(), returns_nothing(), Service.returns_a_reference());
     let _: NoFunction;
 }

@@ -1,10 +1,10 @@
--- Lets the limiter live for so long, and all that belongs to it.
+-- Sets the TTL of the limiter and of all its keys.
 --
 -- ARGV[3] ms
--- answers 1 if there was one, else 0
+-- reply   1 if there was a limiter, else 0
 
-local there = redis.call('PEXPIRE', KEYS[1], ARGV[3])
+local exists = redis.call('PEXPIRE', KEYS[1], ARGV[3])
 for i = 2, 7 do
   redis.call('PEXPIRE', KEYS[i], ARGV[3])
 end
-return { there }
+return { exists }

@@ -1,7 +1,8 @@
--- Gives permits back, the oldest first, and with each its entry: it would come back once more with that.
+-- Releases permits, the oldest first, and removes their entries, which would return them once more.
 --
--- ARGV[3] how many   ARGV[4] an id
--- answers 1, how many came back, the rate, the interval | 4 if there is more to be counted: ask again
+-- ARGV[3] number of permits   ARGV[4] an id
+-- reply   1, number of released permits, the rate, the interval | 4 if there is more to count:
+--         retry
 
 local id, rest = ARGV[4], whole(ARGV[3], 'the number of permits')
 local s = look('whole', id)
@@ -10,15 +11,15 @@ if not s then
 end
 
 -- Everything is read before anything is written.
-local oldest = redis.call('ZRANGE', permits_key, s.gone, s.gone + math.min(rest, MOST) - 1)
-local given = 0
+local oldest = redis.call('ZRANGE', permits_key, s.gone, s.gone + math.min(rest, MAX) - 1)
+local released = 0
 for i, member in ipairs(oldest) do
   local permits = unpack_entry(member)
   if s.cut and i == 1 then
     permits = s.cut.permits
   end
   local part = math.min(permits, rest)
-  given, rest = given + part, rest - part
+  released, rest = released + part, rest - part
   s.cut = nil
   if part < permits then
     s.cut = { member = member, permits = permits - part }
@@ -30,8 +31,8 @@ for i, member in ipairs(oldest) do
   end
 end
 local part = math.min(s.lost, rest)
-s.lost, given = s.lost - part, given + part
-s.left = math.min(s.left + given, rate)
+s.lost, released = s.lost - part, released + part
+s.left = math.min(s.left + released, rate)
 settle(s, id)
 keep()
-return { 1, given, rate, interval }
+return { 1, released, rate, interval }

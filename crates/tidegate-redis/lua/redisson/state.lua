@@ -1,47 +1,50 @@
--- The limiter as it is: its rate, what is left of it, and what comes back by now.
+-- The state of the limiter: its rate, its remaining permits, and its expired entries.
 
--- So many entries are counted in a call, which takes about 0.3 us each.
-local MOST = 1000
+-- Entries that are counted in one call; each takes about 0.3 us.
+local MAX = 1000
 
 local rate, interval, keep_alive, value_key, permits_key, count_key
--- Whether they are those that this client knew: `same`, `changed`, or `unknown` when it knew none.
+-- Whether this client knew this rate and interval: `same`, `changed`, or `unknown` if it knew none.
 local since
--- Whether the number of what is left is none: many entries were to be counted for it, and were not.
+-- Whether the stored number of remaining permits is invalid: counting the entries is not complete.
 local unknown = false
 
-local function configure(of)
-  if of[3] ~= '0' and of[3] ~= '1' then
+local function configure(config)
+  if config[3] ~= '0' and config[3] ~= '1' then
     fail('the type is neither 0 nor 1')
   end
-  rate = math.max(whole(of[1], 'the rate'), 0)
-  interval = math.max(whole(of[2], 'the interval'), 0)
-  keep_alive = of[4] and whole(of[4], 'the keep-alive time') or 0
+  rate = math.max(whole(config[1], 'the rate'), 0)
+  interval = math.max(whole(config[2], 'the interval'), 0)
+  keep_alive = config[4] and whole(config[4], 'the keep-alive time') or 0
   value_key, permits_key, count_key = KEYS[2], KEYS[4], KEYS[6]
-  if of[3] == '1' then
+  if config[3] == '1' then
     value_key, permits_key, count_key = KEYS[3], KEYS[5], KEYS[7]
   end
   since = ARGV[2] == digits(rate) .. ' ' .. digits(interval) and 'same' or 'changed'
   since = ARGV[2] == '' and 'unknown' or since
 end
 
--- How many of the oldest entries count no longer.
+-- The number of expired entries, which are the oldest.
 local function count_expired()
   return redis.call('ZCOUNT', permits_key, '-inf', digits(now_ms - interval))
 end
 
--- Whether Java gave back what is too much, rather than lowered the rate, when so many were left by its word.
-local function was_given_back(left)
+-- Whether the surplus comes from a release by Java, and not from a lowered rate. `left` is the
+-- stored number of remaining permits.
+local function was_released(left)
   return since == 'same' or since == 'unknown' and left > 0
 end
 
--- All entries, and what is left when everything is in order; of a set of no more than MOST. `trust` is what is
--- left by its own word, or nothing if that is not known. Writes nothing.
+-- Reads all entries and computes the corrected state, of a set of at most MAX. `trust` is the
+-- stored number of remaining permits, or nil if it is invalid. Writes nothing.
 --
--- More than the rate in all: Java gave something back and left its entry, or lowered the rate and said that nothing was
--- left. What was given back is to be believed: the oldest entries have to go without anything coming back for them.
--- After a lowered rate less than nothing is left, until the oldest entries have paid for it.
+-- A total above the rate: Java released permits and left the entry, or lowered the rate and set the
+-- remaining permits to 0. Released permits count: the oldest entries are removed without returning
+-- permits. After a lowered rate the remaining permits are negative, until the oldest entries
+-- expire.
 --
--- Less than the rate in all: entries were lost. Nobody knows of when they were, so they are entries of now.
+-- A total below the rate: entries were lost. Their age is not known, so they count as entries of
+-- now.
 local function count_all(trust)
   local members = redis.call('ZRANGE', permits_key, 0, -1)
   local permits, taken = {}, 0
@@ -49,14 +52,14 @@ local function count_all(trust)
     permits[i] = unpack_entry(member)
     taken = taken + permits[i]
   end
-  -- With no number and no entry, it is as new.
+  -- Without a number and without entries, the limiter is new.
   local s = { lost = 0, read = #members, odd = trust ~= nil or #members > 0 }
   local surplus = 0
   if trust and trust <= rate then
     surplus = trust + taken - rate
     s.lost = math.max(0, -surplus)
     s.odd = surplus ~= 0
-    if not was_given_back(trust) then
+    if not was_released(trust) then
       surplus = 0
     end
   end
@@ -78,7 +81,7 @@ local function count_all(trust)
   return s
 end
 
--- Makes it so, once. `id` is for an entry of what was lost.
+-- Writes the corrected state, once. `id` is for the entry of lost permits.
 local function settle(s, id)
   if s.gone > 0 then
     redis.call('ZREMRANGEBYRANK', permits_key, 0, s.gone - 1)
@@ -100,23 +103,24 @@ local function settle(s, id)
   s.gone, s.cut, s.lost, s.odd, s.read = 0, nil, 0, false, 0
 end
 
--- These live as long as the configuration.
-local function keep_with_it(...)
+-- Gives these keys the TTL of the configuration.
+local function copy_ttl(...)
   local ttl = redis.call('PTTL', KEYS[1])
   for _, key in ipairs({ ... }) do
     if ttl == -1 then
       redis.call('PERSIST', key)
     else
-      -- In its last millisecond it is 0.
+      -- In the last millisecond the TTL is 0.
       redis.call('PEXPIRE', key, digits(math.max(ttl, 1)))
     end
   end
 end
 
--- So does everything, and the configuration for the keep-alive time if it has one.
+-- Extends the configuration by its keep-alive time if it has one, and copies its TTL to the other
+-- keys.
 local function keep()
   if keep_alive > 0 then
     redis.call('PEXPIRE', KEYS[1], digits(keep_alive))
   end
-  keep_with_it(value_key, permits_key)
+  copy_ttl(value_key, permits_key)
 end

@@ -1,37 +1,37 @@
--- Takes permits if there are as many, or only looks.
+-- Takes permits if there are enough (`take`), or only reads (`look`).
 --
--- ARGV[3] how many   ARGV[4] `take` or `look`   ARGV[5] the id of the entry
--- answers 1, what is left after it | 0, what is left, the us until there may be enough, the us that one permit takes
--- on average; with both, the rate and the interval | 3, the rate, which is less than is asked for | 4 if there is more to
--- be counted: ask again
+-- ARGV[3] number of permits   ARGV[4] `take` or `look`   ARGV[5] the id of the entry
+-- reply   1, remaining permits | 0, remaining permits, the us until there may be enough, the
+--         average us per permit; with both, the rate and the interval | 3, the rate, which is below
+--         the requested permits | 4 if there is more to count: retry
 
--- To have read more entries than this for a denial is worth a write, so that the next reads none.
-local FEW = 100
+-- A denial that has read more entries than this writes the result, so that the next one reads none.
+local MAX_UNWRITTEN_READS = 100
 
 local wanted = whole(ARGV[3], 'the number of permits')
-local id, how = ARGV[5], ARGV[4]
+local id, mode = ARGV[5], ARGV[4]
 if wanted > rate then
   return { 3, rate }
 end
 
--- When the oldest entries that stay will have given back as much, in us from now; nothing if there are too few.
+-- The us until the oldest remaining entries return `need` permits; nil if there are too few.
 local function wait_for(need, s)
   local from, last = s.gone, nil
-  local walked = redis.call('ZRANGE', permits_key, from, from + math.min(need, MOST) - 1, 'WITHSCORES')
-  for i = 1, #walked, 2 do
-    local permits = unpack_entry(walked[i])
+  local oldest = redis.call('ZRANGE', permits_key, from, from + math.min(need, MAX) - 1, 'WITHSCORES')
+  for i = 1, #oldest, 2 do
+    local permits = unpack_entry(oldest[i])
     if s.cut and i == 1 then
       permits = s.cut.permits
     end
-    need, last = need - permits, tonumber(walked[i + 1])
+    need, last = need - permits, tonumber(oldest[i + 1])
     if need <= 0 then
       break
     end
   end
-  if not last or (need > 0 and #walked < 2 * MOST) then
+  if not last or (need > 0 and #oldest < 2 * MAX) then
     return nil
   end
-  -- None counts for longer than the interval, rounded up, whatever clock it was written by.
+  -- No entry counts for longer than the interval, rounded up, whatever clock wrote it.
   local wait = (last + interval) * 1000 - now_us
   return math.max(1, math.min(wait, interval * 1000 + 1000))
 end
@@ -41,12 +41,12 @@ if not s then
   return { 4 }
 end
 if since ~= 'same' and s.odd then
-  -- From now on it is known.
+  -- From now on this client knows the rate.
   settle(s, id)
   keep()
 end
 if wanted == 0 or s.left >= wanted then
-  if how == 'take' and wanted > 0 then
+  if mode == 'take' and wanted > 0 then
     s.left = s.left - wanted
     settle(s, id)
     redis.call('ZADD', permits_key, digits(stamp_ms), pack(id, wanted))
@@ -57,18 +57,18 @@ end
 
 local wait = wait_for(wanted - s.left, s)
 if not wait then
-  -- There are fewer entries than there should be. Of many, that is seen when they are counted again.
-  if not s.whole and not s.many then
+  -- There are fewer entries than there should be. In a large set, the next count detects that.
+  if not s.whole and not s.progress then
     s = count_all(s.trust)
   end
   wait = wait_for(wanted - s.left, s) or interval * 1000
 end
-if how == 'take' then
-  local worth = s.odd or s.read > FEW
-  if worth then
+if mode == 'take' then
+  local writes = s.odd or s.read > MAX_UNWRITTEN_READS
+  if writes then
     settle(s, id)
   end
-  if worth or keep_alive > 0 then
+  if writes or keep_alive > 0 then
     keep()
   end
 end

@@ -1,7 +1,7 @@
--- Takes an entry back of which nobody has heard.
+-- Takes back an entry whose reply was lost.
 --
--- ARGV[3] how many permits   ARGV[4] the id of the entry
--- answers 1, how many came back | 4 if there is more to be counted: ask again
+-- ARGV[3] number of permits   ARGV[4] the id of the entry
+-- reply   1, number of returned permits | 4 if there is more to count: retry
 
 local id, taken = ARGV[4], whole(ARGV[3], 'the number of permits')
 local member = pack(id, taken)
@@ -12,7 +12,7 @@ local s = look('whole', id)
 if not s then
   return { 4 }
 end
--- What has expired, or had to go, has come back already.
+-- Entries that have expired or were removed have returned their permits already.
 if redis.call('ZRANK', permits_key, member) < s.gone then
   return { 1, 0 }
 end

@@ -1,9 +1,11 @@
--- Takes tokens from a bucket of Spring Cloud Gateway, as its own script does: whole seconds, and two numbers in
--- decimal text.
+-- Takes tokens from a bucket of Spring Cloud Gateway, as its own script does: whole seconds, and
+-- two numbers in decimal text.
 --
--- KEYS[1] the tokens   KEYS[2] the second they were counted in
--- ARGV[1] now in us, or empty for the server's own   ARGV[2] rate   ARGV[3] capacity   ARGV[4] tokens
--- answers 1, what is left, rounded down | 0, the same, the us until there may be enough, or -1 for never
+-- KEYS[1] the tokens   KEYS[2] the second in which they were counted
+-- ARGV[1] now in us, or empty for the clock of Redis   ARGV[2] rate   ARGV[3] capacity
+-- ARGV[4] tokens
+-- reply   1, remaining tokens, rounded down | 0, the same, the us until there may be enough, or -1
+--         for never
 
 local function number(text)
   local n = tonumber(text)
@@ -11,7 +13,7 @@ local function number(text)
   if n and n == n and math.abs(n) <= 9007199254740991 then
     return n
   end
-  error('TIDEGATE a bucket of Spring Cloud Gateway holds something else than a number', 0)
+  error('TIDEGATE a bucket of Spring Cloud Gateway is not a number', 0)
 end
 
 local now_us
@@ -29,7 +31,7 @@ since = since and number(since) or 0
 
 local filled = math.min(capacity, tokens + math.max(0, now - since) * rate)
 if filled < wanted then
-  -- Nothing is written: what has come in since is reckoned again the next time.
+  -- Nothing is written: the next call computes the refill again.
   local wait = -1
   if wanted <= capacity then
     wait = (now + math.ceil((wanted - filled) / rate)) * 1000000 - now_us
@@ -37,7 +39,7 @@ if filled < wanted then
   return { 0, math.floor(filled), wait }
 end
 filled = filled - wanted
--- Twice the time in which it fills; when that is less than a second, Spring keeps nothing at all.
+-- Twice the time in which it fills; if that is less than a second, Spring stores nothing.
 local ttl = math.floor(capacity / rate * 2)
 if ttl > 0 then
   redis.call('SETEX', KEYS[1], ttl, filled)

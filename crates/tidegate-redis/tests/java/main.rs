@@ -1,37 +1,34 @@
-//! Limiters that are shared with Java: Redisson's and Spring Cloud Gateway's.
+//! Limiters shared with Java: Redisson's `RRateLimiter` and Spring Cloud Gateway's limiter.
 //!
-//! - `ours`: what they promise, with nobody else on them. `intact`: what is not theirs to change, and what ends when.
-//!   `many`: more entries than are looked at in one call. `lowered`: a rate that is lowered over them. `waiting`: those who wait for permits. `places`: a Cluster,
-//!   sentinels, and a user who may do little.
-//! - `mistakes`: where Redisson's own scripts err, taken from its jar, and ours do not. `traces`: random histories
-//!   of both against a model.
-//! - `interop`: a real Redisson in a process of its own, of each version. `race`: both at once, and a checker that
-//!   trusts neither.
-//! - `spring`: the other bucket, beside the script in the real jar. `costs`: what it all takes in Redis.
+//! - `rate_limiter`: the limiter alone. `foreign_data`: keys of other programs, and expiry.
+//!   `many_entries`: more entries than one call reads. `lowered_rate`: a rate lowered below its
+//!   entries. `wait_queue`: callers that wait for permits. `topologies`: Cluster, Sentinel, and a
+//!   user with few permissions.
+//! - `redisson_bugs`: bugs of Redisson's own scripts, taken from its jar, that Tidegate's scripts
+//!   do not have. `random_traces`: random histories of both against a model.
+//! - `interop`: a real Redisson of each version in its own process. `race`: Java and Rust at the
+//!   same time, with a checker that does not rely on either limiter.
+//! - `spring`: Spring's bucket, compared with the script in the real jar. `server_cost`: the cost
+//!   in Redis.
 //!
-//! Without Java, and what `interop/redisson/fetch` gets, the parts that need it say so and end.
+//! Without Java, or without the output of `interop/redisson/fetch`, the tests that need it print a
+//! line and return.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../support/cluster.rs"]
-mod cluster;
-mod costs;
-mod driver;
-mod intact;
+mod fixture;
+mod foreign_data;
 mod interop;
-mod lab;
-mod lowered;
-mod many;
-mod mistakes;
-mod ours;
-mod places;
+mod jvm;
+mod lowered_rate;
+mod many_entries;
 mod race;
-#[path = "../support/sentinel.rs"]
-mod sentinel;
-#[path = "../support/server.rs"]
-mod server;
-mod set;
+mod random_traces;
+mod rate_limiter;
+mod raw_keys;
+mod redisson_bugs;
+mod redisson_scripts;
+mod server_cost;
 mod spring;
-mod theirs;
-mod traces;
-mod waiting;
+mod topologies;
+mod wait_queue;

@@ -1,4 +1,4 @@
-//! The style sheet and the script. Both are in the binary.
+//! Style sheet, script and icon, which are part of the binary.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 
-/// A file that stays the same until there is another server.
+/// A file that changes only with the version of the server.
 struct Asset {
     content_type: &'static str,
     text: String,
@@ -21,13 +21,13 @@ impl Asset {
         Self { content_type, tag: format!("\"{:016x}\"", hasher.finish()), text }
     }
 
-    /// Kept by browsers, who ask each time whether it is still the same.
-    fn answer(&self, headers: &HeaderMap) -> Response {
-        let kept =
+    /// Browsers cache the file and revalidate it by its tag.
+    fn response(&self, headers: &HeaderMap) -> Response {
+        let is_current =
             headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == self.tag.as_bytes());
         let cache = (CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         let content_type = (CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        let mut response = match kept {
+        let mut response = match is_current {
             true => (StatusCode::NOT_MODIFIED, [cache]).into_response(),
             false => ([cache, content_type], self.text.clone()).into_response(),
         };
@@ -38,13 +38,13 @@ impl Asset {
     }
 }
 
-/// `GET /console/style.css`. What pictures look like comes from where pictures are drawn.
+/// `GET /console/style.css`, with the style of the charts.
 pub(super) async fn style(headers: HeaderMap) -> Response {
     static STYLE: LazyLock<Asset> = LazyLock::new(|| {
-        let text = format!(".plot {{\n{}}}\n\n{}", crate::plot::STYLE, include_str!("style.css"));
+        let text = format!(".plot {{\n{}}}\n\n{}", crate::chart::STYLE, include_str!("style.css"));
         Asset::new("text/css; charset=utf-8", text)
     });
-    STYLE.answer(&headers)
+    STYLE.response(&headers)
 }
 
 /// `GET /console/console.js`
@@ -52,12 +52,12 @@ pub(super) async fn script(headers: HeaderMap) -> Response {
     static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
         Asset::new("text/javascript; charset=utf-8", include_str!("console.js").into())
     });
-    SCRIPT.answer(&headers)
+    SCRIPT.response(&headers)
 }
 
 /// `GET /console/icon.svg`
 pub(super) async fn icon(headers: HeaderMap) -> Response {
     static ICON: LazyLock<Asset> =
         LazyLock::new(|| Asset::new("image/svg+xml", include_str!("icon.svg").into()));
-    ICON.answer(&headers)
+    ICON.response(&headers)
 }

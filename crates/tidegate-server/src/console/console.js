@@ -1,13 +1,13 @@
-// What the pages do beyond what they are without a script. Everything shown is made by the server.
+// Scripts of the console. The server renders all HTML; the pages also work without scripts.
 "use strict";
 
-// Puts a section that the server has made in the place of the one with its id. A section that says the same is left
-// alone, as is one in which somebody has marked text; whatever has the focus keeps it.
+// Replaces sections by id. Unchanged sections and those with selected text stay; the focused element
+// keeps its focus.
 function replace(html) {
-  const made = new DOMParser().parseFromString(html, "text/html").body;
-  for (const section of [...made.children]) {
+  const parsed = new DOMParser().parseFromString(html, "text/html").body;
+  for (const section of [...parsed.children]) {
     const old = document.getElementById(section.id);
-    if (!old || old.innerHTML === section.innerHTML || isMarked(old)) continue;
+    if (!old || old.innerHTML === section.innerHTML || hasSelection(old)) continue;
     const focused = old.contains(document.activeElement) ? document.activeElement.id : "";
     const opened = [...old.querySelectorAll("details[open][id]")].map((details) => details.id);
     const [left, top] = [...old.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop])[0] || [0, 0];
@@ -19,26 +19,26 @@ function replace(html) {
   }
 }
 
-function isMarked(element) {
-  const marked = getSelection();
-  return marked && !marked.isCollapsed && element.contains(marked.anchorNode);
+function hasSelection(element) {
+  const selection = getSelection();
+  return selection && !selection.isCollapsed && element.contains(selection.anchorNode);
 }
 
-// A page that the server keeps up to date, while somebody looks at it.
+// Follows the event stream of a page while the page is visible.
 function follow(page) {
-  const said = document.getElementById(page.dataset.state);
-  const say = (text) => { if (said && said.textContent !== text) said.textContent = text; };
+  const state = document.getElementById(page.dataset.state);
+  const show = (text) => { if (state && state.textContent !== text) state.textContent = text; };
   let events = null;
   let paused = false;
   const end = () => { events?.close(); events = null; };
   const begin = () => {
     if (events || paused || document.hidden) return;
     events = new EventSource(page.dataset.events);
-    events.addEventListener("open", () => say("live"));
-    events.addEventListener("sections", (event) => { say("live"); replace(event.data); });
+    events.addEventListener("open", () => show("live"));
+    events.addEventListener("sections", (event) => { show("live"); replace(event.data); });
     events.addEventListener("error", () => {
-      say("no answer, trying again");
-      // A browser gives up by itself when it is answered with an error.
+      show("disconnected, retrying");
+      // After an error status the browser does not reconnect.
       if (events && events.readyState === EventSource.CLOSED) { end(); setTimeout(begin, 5000); }
     });
   };
@@ -48,38 +48,38 @@ function follow(page) {
   button?.addEventListener("click", () => {
     paused = !paused;
     button.setAttribute("aria-pressed", String(paused));
-    if (paused) { end(); say("paused"); } else begin();
+    if (paused) { end(); show("paused"); } else begin();
   });
   begin();
 }
 
-// The part of a page that an answer is. Another page, which says that something is wrong, is none.
-async function part(asked) {
-  const response = await asked.catch((error) => {
-    throw error.name === "AbortError" ? error : new Error("The server does not answer.");
+// The HTML of a response with a part of a page. Throws for redirects and errors.
+async function part(request) {
+  const response = await request.catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The server is unreachable.");
   });
-  if (response.redirected || response.status === 401) throw new Error("You are no longer signed in; load the page again.");
-  if (response.status === 413) throw new Error("That is too long.");
-  if (!response.ok) throw new Error("The server is busy; go on typing to try again.");
+  if (response.redirected || response.status === 401) throw new Error("The session has ended; reload the page.");
+  if (response.status === 413) throw new Error("The text is too long.");
+  if (!response.ok) throw new Error("The server is busy; keep typing to retry.");
   return response.text();
 }
 
-// A form that is checked by the server a moment after somebody has typed.
+// Sends a form to the server 300 ms after the last input and shows the result.
 function check(form) {
-  const answer = document.getElementById(form.dataset.answer);
+  const result = document.getElementById(form.dataset.result);
   let timer = 0;
-  let asked = 0;
+  let sent = 0;
   form.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(async () => {
-      const nth = ++asked;
+      const nth = ++sent;
       try {
         const body = new URLSearchParams(new FormData(form));
         const html = await part(fetch(form.dataset.check, { method: "POST", body }));
-        // Only the last question counts.
-        if (nth === asked && answer) replace(html);
+        // Responses to earlier requests are ignored.
+        if (nth === sent && result) replace(html);
       } catch (error) {
-        if (nth === asked && answer) answer.textContent = error.message;
+        if (nth === sent && result) result.textContent = error.message;
       }
     }, 300);
   });
@@ -88,21 +88,21 @@ function check(form) {
 document.querySelectorAll("[data-events]").forEach(follow);
 document.querySelectorAll("form[data-check]").forEach(check);
 
-// The playground: tried again a moment after somebody has typed, and the address goes along.
+// The playground: simulates again 400 ms after the last input, and updates the URL.
 function play(form) {
   let timer = 0;
-  let asking = null;
+  let request = null;
   form.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(async () => {
-      asking?.abort();
-      asking = new AbortController();
+      request?.abort();
+      request = new AbortController();
       const typed = new URLSearchParams([...new FormData(form)].filter(([, text]) => text.trim()));
       try {
-        replace(await part(fetch(`${form.getAttribute("action")}?part&${typed}`, { signal: asking.signal })));
+        replace(await part(fetch(`${form.getAttribute("action")}?part&${typed}`, { signal: request.signal })));
         for (const input of form.querySelectorAll("[aria-describedby]")) {
-          const wrong = document.getElementById(input.getAttribute("aria-describedby"))?.childElementCount > 0;
-          wrong ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
+          const invalid = document.getElementById(input.getAttribute("aria-describedby"))?.childElementCount > 0;
+          invalid ? input.setAttribute("aria-invalid", "true") : input.removeAttribute("aria-invalid");
         }
         const link = document.getElementById("link");
         if (link) history.replaceState(null, "", link.getAttribute("href"));
@@ -114,7 +114,7 @@ function play(form) {
   });
 }
 
-// Buttons that copy a text. Browsers let nobody copy but over TLS or on the machine itself.
+// Copy buttons. Browsers permit copying only over TLS or on localhost.
 function copyOnClick() {
   document.documentElement.classList.add("scripted");
   document.addEventListener("click", async (event) => {
@@ -122,9 +122,9 @@ function copyOnClick() {
     const source = button && document.getElementById(button.dataset.copy);
     if (!source) return;
     try { await navigator.clipboard.writeText(source.href || source.textContent); } catch { return; }
-    const said = button.firstChild;
-    said.textContent = "Copied";
-    setTimeout(() => { said.textContent = "Copy"; }, 1500);
+    const label = button.firstChild;
+    label.textContent = "Copied";
+    setTimeout(() => { label.textContent = "Copy"; }, 1500);
   });
 }
 

@@ -6,78 +6,84 @@ use http::StatusCode;
 use http::header::SET_COOKIE;
 use maud::{Markup, html};
 
-use super::form::{self, Fields};
-use super::page;
-use super::trouble::Trouble;
-use super::visitor::{self, Visitor};
-use crate::http::Door;
-use crate::tokens::Tokens;
+use super::error_page::ErrorPage;
+use super::form::{self, FormFields};
+use super::layout;
+use super::state::ConsoleContext;
+use super::user::ConsoleUser;
+use crate::transport::auth::AuthTokens;
+use crate::transport::http::AppState;
 
 /// `GET /login`
-pub(super) async fn ask(State(door): State<Door>, fields: Fields) -> Response {
-    if !door.tokens.any() {
-        return Redirect::to(page::HOME).into_response();
+pub(super) async fn show(State(app): State<AppState>, fields: FormFields) -> Response {
+    if !app.tokens.any() {
+        return Redirect::to(layout::HOME).into_response();
     }
-    page::bare("Sign in", &sign_in_form(next(&fields), None)).into_response()
+    layout::bare("Sign in", &sign_in_form(next(&fields), None)).into_response()
 }
 
 /// `POST /login`
 pub(super) async fn sign_in(
-    State(door): State<Door>,
+    State(context): State<ConsoleContext>,
     request: Request,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let (parts, body) = request.into_parts();
-    form::is_ours(&Visitor::of(&door, &parts.headers), &parts.uri, &parts.headers)?;
-    if !door.console.may_try(visitor::client(&door, &parts)) {
-        return Err(Trouble::too_many_attempts());
+    form::check_same_origin(
+        &ConsoleUser::of(&context, &parts.headers),
+        &parts.uri,
+        &parts.headers,
+    )?;
+    if !context.console.allow_sign_in(context.app.client_ip(&parts)) {
+        return Err(ErrorPage::too_many_attempts());
     }
     let fields = form::fields(Request::from_parts(parts, body)).await?;
-    let (console, next) = (&door.console, next(&fields));
-    // Whoever copies a token brings along what stands around it.
-    let Some(access) = door.tokens.access_with(fields.text("token").trim().as_bytes()) else {
-        let again = sign_in_form(next, Some("that token opens nothing here"));
-        return Ok((StatusCode::FORBIDDEN, page::bare("Sign in", &again)).into_response());
+    let (console, next) = (&context.console, next(&fields));
+    // A copied token may have spaces around it.
+    let Some(access) = context.app.tokens.access_with(fields.text("token").trim().as_bytes())
+    else {
+        let again = sign_in_form(next, Some("invalid token"));
+        return Ok((StatusCode::FORBIDDEN, layout::bare("Sign in", &again)).into_response());
     };
     let session = console.sessions.begin(access, console.clock.elapsed());
     let session = session.map_err(|_| {
-        let detail = "the system has no random numbers to give; use Authorization: Bearer";
-        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        let detail = "no random numbers available; use Authorization: Bearer";
+        ErrorPage::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })?;
-    let cookie = [(SET_COOKIE, console.cookie.keep(&session))];
+    let cookie = [(SET_COOKIE, console.cookie.set(&session))];
     Ok((cookie, Redirect::to(next)).into_response())
 }
 
 /// `POST /logout`
 pub(super) async fn sign_out(
-    State(door): State<Door>,
+    State(context): State<ConsoleContext>,
     request: Request,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let headers = request.headers();
-    form::is_ours(&Visitor::of(&door, headers), request.uri(), headers)?;
-    let console = &door.console;
-    if let Some(id) = console.cookie.shown(headers) {
+    form::check_same_origin(&ConsoleUser::of(&context, headers), request.uri(), headers)?;
+    let console = &context.console;
+    if let Some(id) = console.cookie.session_id(headers) {
         console.sessions.end(id);
     }
-    let cookie = [(SET_COOKIE, console.cookie.forget())];
-    Ok((cookie, Redirect::to(page::HOME)).into_response())
+    let cookie = [(SET_COOKIE, console.cookie.delete())];
+    Ok((cookie, Redirect::to(layout::HOME)).into_response())
 }
 
-/// Where to go on: a page of ours, and nowhere else.
-fn next(fields: &Fields) -> &str {
+/// The page to show after signing in: one of the console's, never another site.
+fn next(fields: &FormFields) -> &str {
     let next = fields.text("next");
     let path = next.split('?').next().unwrap_or_default();
-    let is_page = page::Nav::ALL.iter().any(|page| page.path() == path);
-    if is_page && next.bytes().all(|b| b.is_ascii_graphic()) { next } else { page::HOME }
+    let is_page = layout::NavItem::ALL.iter().any(|page| page.path() == path);
+    if is_page && next.bytes().all(|b| b.is_ascii_graphic()) { next } else { layout::HOME }
 }
 
-fn sign_in_form(next: &str, wrong: Option<&str>) -> Markup {
+fn sign_in_form(next: &str, error: Option<&str>) -> Markup {
     html! {
         section.signin {
             h1 { "Sign in" }
-            p { "Show the token of this server: the one in " code { (Tokens::CHECK_VARIABLE) }
-                " lets you look, the one in " code { (Tokens::ADMIN_VARIABLE) } " lets you change things." }
-            @if let Some(wrong) = wrong {
-                p.wrong role="alert" { (wrong) }
+            p { "Enter a token of this server: " code { (AuthTokens::CHECK_VARIABLE) }
+                " for read access, " code { (AuthTokens::ADMIN_VARIABLE) } " for changes." }
+            @if let Some(error) = error {
+                p.wrong role="alert" { (error) }
             }
             form method="post" action="/login" {
                 input type="hidden" name="next" value=(next);
@@ -95,19 +101,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_signing_in_nobody_is_sent_elsewhere() {
+    fn signing_in_never_redirects_to_another_site() {
         for (given, expected) in [
             ("/rules?page=2", "/rules?page=2"),
             ("/rules", "/rules"),
-            ("https://evil.example/", page::HOME),
-            ("//evil.example/", page::HOME),
-            ("/\\evil.example", page::HOME),
-            ("/rules\r\nset-cookie: a", page::HOME),
-            ("/rules/../..//evil.example", page::HOME),
-            ("", page::HOME),
+            ("https://evil.example/", layout::HOME),
+            ("//evil.example/", layout::HOME),
+            ("/\\evil.example", layout::HOME),
+            ("/rules\r\nset-cookie: a", layout::HOME),
+            ("/rules/../..//evil.example", layout::HOME),
+            ("", layout::HOME),
         ] {
             let encoded: String = form_urlencoded::byte_serialize(given.as_bytes()).collect();
-            let fields = Fields::read(format!("next={encoded}").as_bytes());
+            let fields = FormFields::read(format!("next={encoded}").as_bytes());
             assert_eq!(next(&fields), expected, "{given}");
         }
     }

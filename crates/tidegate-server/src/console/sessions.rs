@@ -1,4 +1,4 @@
-//! Who has signed in.
+//! Sessions and their cookie.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,56 +8,59 @@ use http::HeaderMap;
 use http::header::COOKIE;
 use tidegate::Micros;
 
-use crate::tokens::Access;
+use crate::transport::auth::AccessLevel;
 
-/// Who has signed in, until the process ends.
+/// Sessions of signed-in users. They end with the process.
 #[derive(Default, Debug)]
 pub(super) struct Sessions {
-    by_id: Mutex<HashMap<Id, Session>>,
+    by_id: Mutex<HashMap<SessionId, ConsoleSession>>,
 }
 
-/// Drawn at random: whoever knows it is whoever has signed in.
-type Id = [u8; 32];
+/// A random number that authenticates the user.
+type SessionId = [u8; 32];
 
 #[derive(Clone, Copy, Debug)]
-struct Session {
-    access: Access,
+struct ConsoleSession {
+    access: AccessLevel,
     ends: Micros,
 }
 
-/// The system has no random numbers.
+/// The operating system returned no random numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NoRandom;
+pub(super) struct RandomUnavailable;
 
 impl Sessions {
-    /// How long one lasts.
-    pub(super) const LASTS: Micros = Micros::new(12 * 3_600 * 1_000_000);
-    /// The most of them; for one more the oldest ends.
-    const MOST: usize = 256;
+    /// Lifetime of a session.
+    pub(super) const LIFETIME: Micros = Micros::new(12 * 3_600 * 1_000_000);
+    /// Upper bound; a new session then replaces the oldest.
+    const MAX_SESSIONS: usize = 256;
 
-    /// Begins one, and tells its id as a cookie can hold it.
-    pub(super) fn begin(&self, access: Access, elapsed: Micros) -> Result<String, NoRandom> {
-        let mut id = Id::default();
-        getrandom::fill(&mut id).map_err(|_| NoRandom)?;
+    /// Starts a session and returns its id in hexadecimal.
+    pub(super) fn begin(
+        &self,
+        access: AccessLevel,
+        elapsed: Micros,
+    ) -> Result<String, RandomUnavailable> {
+        let mut id = SessionId::default();
+        getrandom::fill(&mut id).map_err(|_| RandomUnavailable)?;
         let mut by_id = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
         by_id.retain(|_, session| session.ends > elapsed);
-        while by_id.len() >= Self::MOST {
+        while by_id.len() >= Self::MAX_SESSIONS {
             let oldest = by_id.iter().min_by_key(|(_, session)| session.ends).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             by_id.remove(&oldest);
         }
-        by_id.insert(id, Session { access, ends: elapsed.saturating_add(Self::LASTS) });
+        by_id.insert(id, ConsoleSession { access, ends: elapsed.saturating_add(Self::LIFETIME) });
         Ok(hex(&id))
     }
 
-    /// What somebody may do who shows this id.
-    pub(super) fn access(&self, id: &str, elapsed: Micros) -> Option<Access> {
+    /// Access level of the session with this id.
+    pub(super) fn access(&self, id: &str, elapsed: Micros) -> Option<AccessLevel> {
         let by_id = self.by_id.lock().unwrap_or_else(PoisonError::into_inner);
         let session = by_id.get(&unhex(id)?)?;
         (session.ends > elapsed).then_some(session.access)
     }
 
-    /// Ends one.
     pub(super) fn end(&self, id: &str) {
         if let Some(id) = unhex(id) {
             self.by_id.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -65,39 +68,50 @@ impl Sessions {
     }
 }
 
-/// The cookie that holds the id of a session.
+/// Whether the session cookie needs TLS: `On` if the listener has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CookieSecurity {
+    /// `Secure`, with the prefix `__Host-`.
+    On,
+    /// Also sent over plain HTTP.
+    Off,
+}
+
+/// The cookie with the id of a session.
 #[derive(Clone, Debug)]
-pub(super) struct Cookie {
+pub(super) struct SessionCookie {
     name: Box<str>,
     secure: &'static str,
 }
 
-impl Cookie {
-    /// Browsers keep cookies by host and not by port, so that two servers on one machine need two names.
-    pub(super) fn new(port: u16, tls: super::Tls) -> Self {
+impl SessionCookie {
+    /// The name contains the port: browsers store cookies per host, so two servers on one machine
+    /// need two names.
+    pub(super) fn new(port: u16, tls: CookieSecurity) -> Self {
         match tls {
-            super::Tls::On => {
+            CookieSecurity::On => {
                 Self { name: format!("__Host-tidegate_{port}").into(), secure: "; Secure" }
             }
-            super::Tls::Off => Self { name: format!("tidegate_{port}").into(), secure: "" },
+            CookieSecurity::Off => Self { name: format!("tidegate_{port}").into(), secure: "" },
         }
     }
 
-    /// What a browser shows.
-    pub(super) fn shown<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+    /// The session id in the request headers.
+    pub(super) fn session_id<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let all = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
         let mut pairs = all.flat_map(|line| line.split(';')).filter_map(|one| one.split_once('='));
         pairs.find(|(name, _)| name.trim() == &*self.name).map(|(_, id)| id.trim())
     }
 
-    /// Has a browser keep it. No script reads it, and no other site's request brings it along.
-    pub(super) fn keep(&self, id: &str) -> String {
-        let seconds = Sessions::LASTS.get() / 1_000_000;
+    /// The `Set-Cookie` value for a session. Scripts cannot read it, and browsers do not send it
+    /// with cross-site requests.
+    pub(super) fn set(&self, id: &str) -> String {
+        let seconds = Sessions::LIFETIME.get() / 1_000_000;
         self.write(id, seconds)
     }
 
-    /// Has a browser forget it.
-    pub(super) fn forget(&self) -> String {
+    /// The `Set-Cookie` value that deletes the cookie.
+    pub(super) fn delete(&self) -> String {
         self.write("", 0)
     }
 
@@ -107,17 +121,17 @@ impl Cookie {
     }
 }
 
-fn hex(id: &Id) -> String {
+fn hex(id: &SessionId) -> String {
     let mut text = String::with_capacity(2 * id.len());
     for byte in id {
-        // A string takes whatever it is given.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-fn unhex(text: &str) -> Option<Id> {
-    let mut id = Id::default();
+fn unhex(text: &str) -> Option<SessionId> {
+    let mut id = SessionId::default();
     if text.len() != 2 * id.len() || !text.is_ascii() {
         return None;
     }
@@ -132,38 +146,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_ends_by_itself_by_command_or_for_room() {
+    fn a_session_ends_after_its_lifetime_on_sign_out_or_for_a_newer_one() {
         let sessions = Sessions::default();
         let start = Micros::ZERO;
-        let one = sessions.begin(Access::Admin, start).unwrap();
+        let one = sessions.begin(AccessLevel::Admin, start).unwrap();
         assert_eq!(one.len(), 64);
-        assert_eq!(sessions.access(&one, start), Some(Access::Admin));
-        assert_eq!(sessions.access(&one, Sessions::LASTS), None);
+        assert_eq!(sessions.access(&one, start), Some(AccessLevel::Admin));
+        assert_eq!(sessions.access(&one, Sessions::LIFETIME), None);
         for wrong in ["", "00", &"0".repeat(64), &"\u{e9}".repeat(32), &"+1".repeat(32)] {
             assert_eq!(sessions.access(wrong, start), None);
         }
         sessions.end(&one);
         assert_eq!(sessions.access(&one, start), None);
-        let first = sessions.begin(Access::Check, start).unwrap();
+        let first = sessions.begin(AccessLevel::Check, start).unwrap();
         let later = Micros::new(1);
-        let second = sessions.begin(Access::Check, later).unwrap();
-        for _ in 1..Sessions::MOST {
-            sessions.begin(Access::Check, later).unwrap();
+        let second = sessions.begin(AccessLevel::Check, later).unwrap();
+        for _ in 1..Sessions::MAX_SESSIONS {
+            sessions.begin(AccessLevel::Check, later).unwrap();
         }
         assert_eq!(sessions.access(&first, later), None);
-        assert_eq!(sessions.by_id.lock().unwrap().len(), Sessions::MOST);
+        assert_eq!(sessions.by_id.lock().unwrap().len(), Sessions::MAX_SESSIONS);
         assert!(sessions.access(&second, later).is_some());
     }
 
     #[test]
     fn a_cookie_is_found_among_others() {
-        let cookie = Cookie::new(8080, super::super::Tls::Off);
+        let cookie = SessionCookie::new(8080, CookieSecurity::Off);
         let mut headers = HeaderMap::new();
         headers.append(COOKIE, "a=b; tidegate_80=no".parse().unwrap());
         headers.append(COOKIE, "x; tidegate_8080=yes".parse().unwrap());
-        assert_eq!(cookie.shown(&headers), Some("yes"));
-        assert!(!cookie.keep("id").contains("Secure"));
-        let secure = Cookie::new(8080, super::super::Tls::On).keep("id");
+        assert_eq!(cookie.session_id(&headers), Some("yes"));
+        assert!(!cookie.set("id").contains("Secure"));
+        let secure = SessionCookie::new(8080, CookieSecurity::On).set("id");
         assert!(secure.starts_with("__Host-") && secure.ends_with("; Secure"), "{secure}");
     }
 }

@@ -1,4 +1,4 @@
-//! What an answer says about when to come back.
+//! Reads the retry and rate-limit headers of a response.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,21 +14,21 @@ use tidegate::Micros;
 
 use crate::headers::RATELIMIT;
 
-/// What to do after an answer, before the next call to the same far side.
+/// What to do before the next call to the same upstream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Leave it alone for this long, which is more than nothing.
+    /// Send no call for this long; longer than zero.
     Pause {
         /// How long, from now.
         span: Duration,
-        /// What said so.
+        /// The header that demands it.
         hint: Hint,
     },
-    /// It refused and did not say for how long.
+    /// The upstream rejected the call without a hint.
     BackOff,
 }
 
-/// The header that asked for a pause.
+/// The header that demands a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Hint {
@@ -36,7 +36,7 @@ pub enum Hint {
     RetryAfter,
     /// `RateLimit`, with nothing remaining.
     RateLimit,
-    /// `X-RateLimit-Reset` or one of its kind, with nothing remaining.
+    /// `X-RateLimit-Reset` or a variant of it, with nothing remaining.
     Reset,
     /// `grpc-retry-pushback-ms`.
     Pushback,
@@ -60,22 +60,22 @@ impl fmt::Display for Hint {
     }
 }
 
-/// What an answer says about the calls after it; `None` if nothing.
+/// What a response demands of later calls; `None` if nothing.
 ///
 /// | header | is read |
 /// |---|---|
 /// | `Retry-After`, in seconds or as a date | on 429 and 503, and on a gRPC status of 8 or 14 |
-/// | `grpc-retry-pushback-ms` | on a gRPC status that is no success |
-/// | `RateLimit` (draft-ietf-httpapi-ratelimit-headers, from -08 on): the longest `t` among the items with `r=0` | on every answer |
-/// | `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset`, likewise without `X-` or as `X-Rate-Limit-..` | on every answer without a readable `RateLimit` |
+/// | `grpc-retry-pushback-ms` | on a gRPC status other than 0 |
+/// | `RateLimit` (draft-ietf-httpapi-ratelimit-headers, from -08 on): the longest `t` among the items with `r=0`; or draft -07: `reset` if `remaining` is 0 | on every response |
+/// | `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset`, likewise without `X-` or as `X-Rate-Limit-..` | on every response without a readable `RateLimit` |
 ///
-/// The longest of them counts. A reset from 10^8 on is taken for seconds since the epoch, a smaller
-/// one for seconds from now. Dates are reckoned from the answer's own `Date`, so that the two clocks
-/// need not agree; from `now`, the time since the epoch, if there is none.
+/// The longest of them wins. A reset of 10^8 or more is read as seconds since the epoch, a smaller
+/// one as seconds from now. Dates are relative to the `Date` of the response, so the two clocks
+/// need not agree. Without a `Date`, they are relative to `now`, the time since the epoch.
 ///
-/// A 429 or 503 with none of them is to [`BackOff`](Advice::BackOff), and so is one whose hints come
-/// to nothing, such as `Retry-After: 0`: that is mostly a fraction of a second rounded down. What
-/// cannot be read counts as missing.
+/// A 429 or 503 without any of them means [`BackOff`](Advice::BackOff). So does one whose hints are
+/// zero, such as `Retry-After: 0`, which is usually a fraction of a second rounded down. A header
+/// that does not parse counts as missing.
 ///
 /// ```
 /// use std::time::Duration;
@@ -93,64 +93,65 @@ impl fmt::Display for Hint {
 /// # Ok::<(), http::header::InvalidHeaderValue>(())
 /// ```
 pub fn advice(status: StatusCode, headers: &HeaderMap, now: Micros) -> Option<Advice> {
-    let far_now = date(headers).unwrap_or(now);
+    let upstream_now = date(headers).unwrap_or(now);
     let hints = [
-        is_refusal(status, headers)
-            .then(|| retry_after(headers, far_now))
+        is_rejection(status, headers)
+            .then(|| retry_after(headers, upstream_now))
             .flatten()
             .map(|span| (span, Hint::RetryAfter)),
         pushback(headers).map(|span| (span, Hint::Pushback)),
         match rate_limit(headers) {
             Some(span) => Some((span, Hint::RateLimit)),
-            None => reset(headers, far_now).map(|span| (span, Hint::Reset)),
+            None => reset(headers, upstream_now).map(|span| (span, Hint::Reset)),
         },
     ];
-    // Of equal ones the first speaks, and `max_by_key` takes the last.
+    // The first of equal hints wins; `max_by_key` returns the last, hence `rev`.
     let longest = hints.into_iter().rev().flatten().max_by_key(|(span, _)| *span);
     match longest.filter(|(span, _)| *span > Micros::ZERO) {
         Some((span, hint)) => Some(Advice::Pause { span: span.into(), hint }),
-        None => is_plain_refusal(status).then_some(Advice::BackOff),
+        None => is_http_rejection(status).then_some(Advice::BackOff),
     }
 }
 
-/// What the layer takes from an answer.
+/// What the layer needs from a response.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct ResponseAdvice {
     pub(super) advice: Option<Advice>,
-    /// The far side did its work, or could have: whatever made it refuse before is over.
-    pub(super) well: bool,
+    /// Neither rejected nor failed: the cause of earlier rejections is gone.
+    pub(super) served: bool,
 }
 
-impl Heard {
+impl ResponseAdvice {
     pub(super) fn of(status: StatusCode, headers: &HeaderMap, now: Micros) -> Self {
-        let well = !status.is_server_error() && !is_refusal(status, headers);
-        Self { advice: advice(status, headers, now), well }
+        let served = !status.is_server_error() && !is_rejection(status, headers);
+        Self { advice: advice(status, headers, now), served }
     }
 }
 
-fn is_refusal(status: StatusCode, headers: &HeaderMap) -> bool {
+fn is_rejection(status: StatusCode, headers: &HeaderMap) -> bool {
     /// `RESOURCE_EXHAUSTED` and `UNAVAILABLE`.
-    const GRPC_REFUSALS: [&str; 2] = ["8", "14"];
-    is_plain_refusal(status)
-        || headers.get(GRPC_STATUS).is_some_and(|code| GRPC_REFUSALS.iter().any(|r| code == r))
+    const GRPC_REJECTIONS: [&str; 2] = ["8", "14"];
+    is_http_rejection(status)
+        || headers.get(GRPC_STATUS).is_some_and(|code| GRPC_REJECTIONS.iter().any(|r| code == r))
 }
 
-/// Without a hint, only these make one back off: a gRPC status of 8 may as well mean that one
-/// message was too large, which is no reason to hold back the others.
-fn is_plain_refusal(status: StatusCode) -> bool {
+/// Without a hint, only these cause a backoff. A gRPC status of 8 can also mean that one message
+/// was too large, which is no reason to delay other calls.
+fn is_http_rejection(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// When `Retry-After` says to come back; of several the longest.
-fn retry_after(headers: &HeaderMap, far_now: Micros) -> Option<Micros> {
+/// The delay of `Retry-After`; the longest of several.
+fn retry_after(headers: &HeaderMap, upstream_now: Micros) -> Option<Micros> {
     let span = |value: &HeaderValue| match number(value) {
         Some(seconds) => Some(Micros::from_secs(seconds)),
-        None => Some(instant(value)?.saturating_sub(far_now)),
+        None => Some(instant(value)?.saturating_sub(upstream_now)),
     };
     headers.get_all(RETRY_AFTER).iter().filter_map(span).max()
 }
 
-/// A negative number says not to try again at all, which is for whoever retries to heed.
+/// A negative value forbids a retry of this call. It is ignored here, because it concerns only
+/// retries.
 fn pushback(headers: &HeaderMap) -> Option<Micros> {
     let failed = headers.get(GRPC_STATUS).is_some_and(|code| code != "0");
     failed
@@ -159,33 +160,52 @@ fn pushback(headers: &HeaderMap) -> Option<Micros> {
         .map(Micros::from_millis)
 }
 
-/// How long nothing remains by `RateLimit`, be it not at all; `None` if it cannot be read.
+/// The longest reset of `RateLimit` items with nothing remaining, otherwise zero; `None` if the
+/// header does not parse, in neither version.
 fn rate_limit(headers: &HeaderMap) -> Option<Micros> {
     let lines: Vec<&[u8]> = headers.get_all(&RATELIMIT).iter().map(HeaderValue::as_bytes).collect();
     if lines.is_empty() {
         return None;
     }
-    // A list may go on in the next line of the same name.
-    Parser::new(&lines.join(b", ".as_slice())).parse_list_with_visitor(Spent::default()).ok()
+    // A list may continue in the next line of the same name.
+    let line = lines.join(b", ".as_slice());
+    let list = Parser::new(&line).parse_list_with_visitor(ExhaustedVisitor::default());
+    list.ok().or_else(|| rate_limit_draft_7(&line))
 }
 
-/// How long nothing remains by those who say so in two headers.
-fn reset(headers: &HeaderMap, far_now: Micros) -> Option<Micros> {
-    /// As seconds since the epoch it lies in 1973; as a span it is more than three years.
+/// Reads `limit=10, remaining=0, reset=12`, as draft -07 has it.
+fn rate_limit_draft_7(line: &[u8]) -> Option<Micros> {
+    let (mut remaining, mut reset) = (None, None);
+    for member in std::str::from_utf8(line).ok()?.split(',') {
+        let (name, value) = member.trim().split_once('=')?;
+        let value = value.split(';').next().and_then(|value| value.trim().parse().ok());
+        match name {
+            "remaining" => remaining = value,
+            "reset" => reset = value,
+            _ => {}
+        }
+    }
+    let reset: u64 = reset?;
+    Some(if remaining? == 0_u64 { Micros::from_secs(reset) } else { Micros::ZERO })
+}
+
+/// The longest reset of a pair of headers with nothing remaining.
+fn reset(headers: &HeaderMap, upstream_now: Micros) -> Option<Micros> {
+    /// As seconds since the epoch this is in 1973; as a span it is more than three years.
     const EPOCH_FROM: u64 = 100_000_000;
     let number_of = |name: &str| headers.get(name).and_then(number);
     let span = |(remaining, reset): &(&str, &str)| {
         number_of(remaining).filter(|remaining| *remaining == 0)?;
         Some(match number_of(reset)? {
             seconds if seconds < EPOCH_FROM => Micros::from_secs(seconds),
-            epoch => Micros::from_secs(epoch).saturating_sub(far_now),
+            epoch => Micros::from_secs(epoch).saturating_sub(upstream_now),
         })
     };
-    RESETS.iter().filter_map(span).max()
+    RESET_HEADERS.iter().filter_map(span).max()
 }
 
-/// Who says what remains, and when it is reset.
-const RESETS: [(&str, &str); 3] = [
+/// Pairs of headers: what remains, and when it is reset.
+const RESET_HEADERS: [(&str, &str); 3] = [
     ("x-ratelimit-remaining", "x-ratelimit-reset"),
     ("ratelimit-remaining", "ratelimit-reset"),
     ("x-rate-limit-remaining", "x-rate-limit-reset"),
@@ -197,38 +217,38 @@ fn date(headers: &HeaderMap) -> Option<Micros> {
     headers.get(DATE).and_then(instant)
 }
 
-/// An HTTP-date in any of its three forms.
+/// An HTTP-date in any of its three formats.
 fn instant(value: &HeaderValue) -> Option<Micros> {
     let date = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
     Some(Micros::from_secs(date.duration_since(UNIX_EPOCH).ok()?.as_secs()))
 }
 
-/// Digits alone. What is too large for us is as good as endless.
+/// Only digits. A number above `u64::MAX` is read as `u64::MAX`.
 fn number(value: &HeaderValue) -> Option<u64> {
     let digits = value.to_str().ok().filter(|text| !text.is_empty())?;
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// The longest `t` among the items of a list that have nothing remaining.
+/// Finds the longest `t` of the items with `r=0`.
 #[derive(Default)]
-struct Spent(Micros);
+struct ExhaustedVisitor(Micros);
 
 /// One member of the list.
-struct Member<'a>(&'a mut Micros);
+struct ListMember<'a>(&'a mut Micros);
 
-/// The parameters of one item. Of several with the same name the last counts, whatever it is.
-struct Item<'a> {
-    spent: &'a mut Micros,
+/// The parameters of one item. Of several with the same name the last counts.
+struct ItemParams<'a> {
+    exhausted: &'a mut Micros,
     remaining: Option<u64>,
     seconds: Option<u64>,
 }
 
-impl<'de> ListVisitor<'de> for Spent {
+impl<'de> ListVisitor<'de> for ExhaustedVisitor {
     type Out = Micros;
     type Error = Infallible;
 
     fn entry(&mut self) -> Result<impl EntryVisitor<'de>, Infallible> {
-        Ok(Member(&mut self.0))
+        Ok(ListMember(&mut self.0))
     }
 
     fn finish(self) -> Result<Micros, Infallible> {
@@ -236,11 +256,11 @@ impl<'de> ListVisitor<'de> for Spent {
     }
 }
 
-impl<'de> EntryVisitor<'de> for Member<'_> {
+impl<'de> EntryVisitor<'de> for ListMember<'_> {
     type Error = Infallible;
 
     fn item(self) -> Result<impl ItemVisitor<'de>, Infallible> {
-        let item = Item { spent: self.0, remaining: None, seconds: None };
+        let item = ItemParams { exhausted: self.0, remaining: None, seconds: None };
         Ok(|_name: BareItemFromInput<'de>| Ok::<_, Infallible>(item))
     }
 
@@ -249,7 +269,7 @@ impl<'de> EntryVisitor<'de> for Member<'_> {
     }
 }
 
-impl<'de> ParameterVisitor<'de> for Item<'_> {
+impl<'de> ParameterVisitor<'de> for ItemParams<'_> {
     type Out = ();
     type Error = Infallible;
 
@@ -272,7 +292,7 @@ impl<'de> ParameterVisitor<'de> for Item<'_> {
 
     fn finish(self) -> Result<(), Infallible> {
         if let (Some(0), Some(seconds)) = (self.remaining, self.seconds) {
-            *self.spent = (*self.spent).max(Micros::from_secs(seconds));
+            *self.exhausted = (*self.exhausted).max(Micros::from_secs(seconds));
         }
         Ok(())
     }
@@ -283,16 +303,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_neither_refused_nor_failed_is_well() {
-        let well = |status: u16, grpc_status: Option<&'static str>| {
+    fn only_a_response_that_neither_rejects_nor_fails_is_served() {
+        let served = |status: u16, grpc_status: Option<&'static str>| {
             let mut headers = HeaderMap::new();
             if let Some(code) = grpc_status {
                 headers.insert(GRPC_STATUS, HeaderValue::from_static(code));
             }
-            Heard::of(StatusCode::from_u16(status).unwrap(), &headers, Micros::ZERO).well
+            ResponseAdvice::of(StatusCode::from_u16(status).unwrap(), &headers, Micros::ZERO).served
         };
         for (status, grpc_status) in [(200, None), (304, None), (404, None), (200, Some("5"))] {
-            assert!(well(status, grpc_status), "{status} {grpc_status:?}");
+            assert!(served(status, grpc_status), "{status} {grpc_status:?}");
         }
         for (status, grpc_status) in [
             (429, None),
@@ -302,7 +322,7 @@ mod tests {
             (200, Some("8")),
             (200, Some("14")),
         ] {
-            assert!(!well(status, grpc_status), "{status} {grpc_status:?}");
+            assert!(!served(status, grpc_status), "{status} {grpc_status:?}");
         }
     }
 }

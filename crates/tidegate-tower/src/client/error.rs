@@ -4,54 +4,55 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use tidegate::Limited;
+use tidegate::{Limited, Micros};
 
 use super::Hint;
 
-/// A call that was not sent. The layer's errors are boxed, as is usual in tower; this is inside.
+/// A call that was not sent. The errors of the layer are boxed, as is usual in tower; downcast
+/// them.
 ///
 /// ```
 /// # use std::error::Error;
 /// use tidegate_tower::client::NotSent;
-/// # fn look(error: Box<dyn Error + Send + Sync>) {
+/// # fn report(error: Box<dyn Error + Send + Sync>) {
 /// match error.downcast_ref::<NotSent>() {
-///     Some(not_sent) => println!("try again in {:?}", not_sent.retry_after()),
+///     Some(not_sent) => println!("retry in {:?}", not_sent.retry_after()),
 ///     None => println!("sent, and failed: {error}"),
 /// }
 /// # }
 /// ```
 #[derive(Clone, Debug)]
 pub enum NotSent {
-    /// The far side asked to be left alone for longer than the call may wait.
-    Held {
-        /// Whom the call was for.
+    /// The upstream is paused for longer than the call may wait.
+    Paused {
+        /// The key of the call.
         key: String,
-        /// When there is a chance again.
+        /// Time until a call can be sent.
         retry_after: Duration,
-        /// What asked for it; `None` if the far side refused and did not say for how long.
+        /// The header that caused the pause; `None` after rejections without a hint.
         hint: Option<Hint>,
     },
-    /// Our own limit let no call pass in time, or could not be asked.
+    /// The local limit allowed no call in time, or its engine failed.
     Limited {
-        /// Whom the call was for.
+        /// The key of the call.
         key: String,
-        /// What the limiter said.
+        /// The error of the limiter.
         limited: Limited,
     },
 }
 
 impl NotSent {
-    /// Whom the call was for.
+    /// The key of the call.
     pub fn key(&self) -> &str {
         match self {
-            Self::Held { key, .. } | Self::Limited { key, .. } => key,
+            Self::Paused { key, .. } | Self::Limited { key, .. } => key,
         }
     }
 
-    /// When there is a chance again; `None` if that is not known, or never.
+    /// Time until a call can be sent; `None` if that is unknown or never.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Held { retry_after, .. } => Some(*retry_after),
+            Self::Paused { retry_after, .. } => Some(*retry_after),
             Self::Limited { limited: Limited::Denied(decision), .. } => {
                 decision.retry_after().span().map(Duration::from)
             }
@@ -63,16 +64,17 @@ impl NotSent {
 impl fmt::Display for NotSent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held { key, retry_after, hint } => {
-                write!(f, "not sent to {key:?}: the far side is left alone for {retry_after:?}, ")?;
+            Self::Paused { key, retry_after, hint } => {
+                let span = Micros::from(*retry_after);
+                write!(f, "not sent to {key:?}: paused for {span} ")?;
                 match hint {
-                    Some(hint) => write!(f, "as its {hint} asked")?,
-                    None => f.write_str("since it refused the last calls")?,
+                    Some(hint) => write!(f, "by its {hint}")?,
+                    None => f.write_str("after rejected calls")?,
                 }
-                f.write_str("; call again then, or allow a longer wait")
+                f.write_str("; retry later, or raise the wait")
             }
             Self::Limited { key, limited } => {
-                write!(f, "not sent to {key:?} by our own limit: {limited}")
+                write!(f, "not sent to {key:?}: local limit: {limited}")
             }
         }
     }
@@ -81,8 +83,8 @@ impl fmt::Display for NotSent {
 impl Error for NotSent {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Held { .. } => None,
-            // It is spoken of already, so what comes next is its cause.
+            Self::Paused { .. } => None,
+            // `Display` includes `limited`, so the source is the next error in its chain.
             Self::Limited { limited, .. } => limited.source(),
         }
     }

@@ -1,111 +1,93 @@
-//! The layer and its settings.
+//! The builder of the outbound layer.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
-use tidegate::{Clock, Limiter, Micros, SystemClock};
+use tidegate::{Clock, Limiter, SystemClock};
 use tower_layer::Layer;
 
-use super::advice::Heard;
-use super::gate::{Gate, Held, Visit};
-use super::{Head, NotSent, Outgoing};
+use super::settings::{AdviceMode, OutgoingSettings};
+use super::wait::PauseGate;
+use super::{Head, Outgoing};
 
-/// Shapes outgoing calls and honours what the far side says. See [the module](super).
+/// Limits outgoing calls and honours the rate-limit headers of the upstream. See [the
+/// module](super).
 ///
-/// Clones, and all services that a layer makes, share what they know of far sides.
+/// Clones and all services that a layer makes share the state of upstreams.
 #[derive(Clone)]
 pub struct OutgoingLayer {
-    settings: Settings,
-}
-
-/// What a service needs to know.
-#[derive(Clone)]
-pub(super) struct Settings {
-    limiter: Option<Limiter>,
-    gate: Arc<Gate>,
-    wait: Micros,
-    max_pause: Micros,
-    heeds: Heeds,
-    key: Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>,
-    cost: Arc<dyn Fn(&Head<'_>) -> u64 + Send + Sync>,
-}
-
-/// Which answers are heeded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Heeds {
-    All,
-    Refusals,
+    settings: OutgoingSettings,
 }
 
 impl OutgoingLayer {
-    /// How long a call waits unless told otherwise.
+    /// How long a call waits by default.
     pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
-    /// The longest pause unless told otherwise.
+    /// The longest pause by default.
     pub const DEFAULT_MAX_PAUSE: Duration = Duration::from_secs(3_600);
-    /// Far sides of which something is remembered. To make room for another, pauses that are over
-    /// are forgotten first, and then the one that ends next.
+    /// Maximum number of tracked upstreams. To make room for another, pauses that are over are
+    /// evicted first, and then the one that ends next.
     pub const MAX_KEYS: usize = 10_000;
 
-    /// Takes a permit of `limiter` for every call, and honours what the far side says.
+    /// Takes a permit of `limiter` for every call, and honours the headers of the upstream.
     ///
-    /// A limit of `concurrency` has no permits to take, so every call would be refused; tower's
-    /// `concurrency_limit` counts calls on their way.
+    /// A `concurrency` limit has no permits to take, so every call would be refused. Use tower's
+    /// `concurrency_limit` for calls in flight.
     pub fn new(limiter: Limiter) -> Self {
         let clock = limiter.engine().clock();
         Self::with(Some(limiter), clock)
     }
 
-    /// Only honours what the far side says.
-    pub fn heeding() -> Self {
+    /// Only honours the headers of the upstream.
+    pub fn without_limit() -> Self {
         Self::with(None, Arc::new(SystemClock))
     }
 
     fn with(limiter: Option<Limiter>, clock: Arc<dyn Clock>) -> Self {
-        let settings = Settings {
+        let settings = OutgoingSettings {
             limiter,
-            gate: Arc::new(Gate::new(clock, Self::MAX_KEYS)),
+            gate: Arc::new(PauseGate::new(clock, Self::MAX_KEYS)),
             wait: Self::DEFAULT_WAIT.into(),
             max_pause: Self::DEFAULT_MAX_PAUSE.into(),
-            heeds: Heeds::All,
+            advice_mode: AdviceMode::All,
             key: Arc::new(|head| head.authority()),
             cost: Arc::new(|_| 1),
         };
         Self { settings }
     }
 
-    /// Lets a call wait this long before it is sent, for pauses and permits together. With zero it
-    /// is sent at once or not at all.
+    /// The longest time that a call waits before it is sent, for pauses and permits together. With
+    /// zero, it is sent at once or not at all.
     #[must_use]
     pub fn wait(mut self, timeout: Duration) -> Self {
         self.settings.wait = timeout.into();
         self
     }
 
-    /// Lets no far side ask for a longer pause than this. With zero, nothing it says is heeded.
+    /// The longest pause that an upstream can demand. With zero, its headers are ignored.
     #[must_use]
     pub fn max_pause(mut self, span: Duration) -> Self {
         self.settings.max_pause = span.into();
         self
     }
 
-    /// Heeds only answers that refuse, and not those that were served and say that nothing remains.
+    /// Honours only the headers of rejections, and not those of served responses with nothing
+    /// remaining.
     ///
-    /// For far sides with small limits: they count in whole seconds, so a limit of `10/s burst 1`
-    /// says after every call that nothing remains for a second.
+    /// For upstreams with small limits: resets are in whole seconds, so a limit of `10/s burst 1`
+    /// reports nothing remaining for a second after every call.
     #[must_use]
-    pub fn heed_refusals_only(mut self) -> Self {
-        self.settings.heeds = Heeds::Refusals;
+    pub fn only_after_rejection(mut self) -> Self {
+        self.settings.advice_mode = AdviceMode::RejectionsOnly;
         self
     }
 
-    /// Counts and pauses calls by this key, and not by [`Head::authority`].
+    /// Counts and pauses calls by this key instead of [`Head::authority`].
     ///
     /// ```
     /// # use tidegate_tower::client::OutgoingLayer;
-    /// // One API that limits by account.
-    /// let layer = OutgoingLayer::heeding().key(|head| {
+    /// // An API that limits by account.
+    /// let layer = OutgoingLayer::without_limit().key(|head| {
     ///     let account = head.headers().get("x-account").and_then(|value| value.to_str().ok());
     ///     format!("{} {}", head.authority(), account.unwrap_or_default())
     /// });
@@ -116,59 +98,19 @@ impl OutgoingLayer {
         self
     }
 
-    /// Takes this many permits for a call, and not one.
+    /// Takes this many permits for a call instead of one.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.settings.cost = Arc::new(cost);
         self
     }
 
-    /// Measures waits and pauses by this clock, and not by the limiter's or the system's. What was
-    /// known of far sides is forgotten.
+    /// Measures waits and pauses by this clock instead of that of the limiter or the system. The
+    /// state of upstreams is reset.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.settings.gate = Arc::new(Gate::new(Arc::new(clock), Self::MAX_KEYS));
+        self.settings.gate = Arc::new(PauseGate::new(Arc::new(clock), Self::MAX_KEYS));
         self
-    }
-}
-
-impl Settings {
-    /// Whom a call is for, and what it costs.
-    pub(super) fn describe(&self, head: &Head<'_>) -> (String, u64) {
-        ((self.key)(head), (self.cost)(head))
-    }
-
-    /// Waits until a call may be sent.
-    pub(super) async fn admit(&self, key: String, cost: u64) -> Result<Visit, NotSent> {
-        let mut visit = self.gate.arrive(&key, self.wait);
-        loop {
-            if let Err(Held { retry_after, hint }) = visit.enter().await {
-                return Err(NotSent::Held { key, retry_after: retry_after.into(), hint });
-            }
-            if let Some(limiter) = &self.limiter {
-                let permit = limiter.check(&key).cost(cost).wait(visit.time_left().into());
-                match visit.unless_paused(permit).await {
-                    Some(Ok(_)) => {}
-                    Some(Err(limited)) => return Err(NotSent::Limited { key, limited }),
-                    // Whoever took a permit into the pause would go with all others that did so
-                    // when it ends. So it is left, and a new one is waited for afterwards.
-                    None => continue,
-                }
-            }
-            // A pause that began in this very moment costs the permit: late is the safe side.
-            if visit.depart() {
-                return Ok(visit);
-            }
-        }
-    }
-
-    /// Takes in what an answer says.
-    pub(super) fn heed(&self, visit: Visit, status: StatusCode, headers: &HeaderMap) {
-        let mut heard = Heard::of(status, headers, self.gate.clock().now());
-        if self.max_pause == Micros::ZERO || (heard.well && self.heeds == Heeds::Refusals) {
-            heard.advice = None;
-        }
-        visit.answered(heard, self.max_pause);
     }
 }
 
@@ -183,16 +125,5 @@ impl<S> Layer<S> for OutgoingLayer {
 impl fmt::Debug for OutgoingLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutgoingLayer")
-            .field("limiter", &self.limiter)
-            .field("wait", &self.wait)
-            .field("max_pause", &self.max_pause)
-            .field("heeds", &self.heeds)
-            .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What the layer sees of a call and of its answer.
+//! What the layer reads of a request and of its response.
 
 use std::borrow::Cow;
 
@@ -6,24 +6,24 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode, Uri};
 
-use crate::extract::normal_host;
+use crate::extract::normalize_host;
 
-/// A request whose head can be seen before it is sent.
+/// A request whose head can be read before it is sent.
 pub trait HttpRequest {
-    /// Its head.
+    /// Method, URI and headers.
     fn head(&self) -> Head<'_>;
 }
 
-/// An answer whose head can be seen when it arrives. The body is left alone.
+/// A response whose head can be read when it arrives.
 pub trait HttpResponse {
-    /// Its status.
+    /// The status; 429 and 503 can start a pause.
     fn status(&self) -> StatusCode;
 
-    /// Its headers.
+    /// The headers, from which the time to retry is read.
     fn headers(&self) -> &HeaderMap;
 }
 
-/// Method, URI and headers of a call that is about to be sent.
+/// Method, URI and headers of an outgoing request.
 #[derive(Clone, Debug)]
 pub struct Head<'a> {
     method: &'a Method,
@@ -52,12 +52,11 @@ impl<'a> Head<'a> {
         self.headers
     }
 
-    /// Who is called: the host in lower case, and the port unless it is the scheme's own. This is
-    /// the key unless another is chosen.
+    /// The upstream: the host in lower case, and the port unless it is the default of the scheme.
+    /// This is the default key.
     ///
-    /// Without a host in the URI it is that of the `Host` header. Without either it is empty: such
-    /// calls go through a client that knows its one far side, as a gRPC channel does, and count
-    /// together.
+    /// Without a host in the URI, the `Host` header is used. Without either it is empty: such a
+    /// client has one fixed upstream, as a gRPC channel does, and its calls share one key.
     ///
     /// ```
     /// use http::Request;
@@ -77,7 +76,7 @@ impl<'a> Head<'a> {
             self.uri.authority().map(Cow::Borrowed).or_else(|| from_header().map(Cow::Owned));
         let Some(authority) = authority else { return String::new() };
         let host = authority.host();
-        let host = normal_host(host).map_or_else(|| host.to_ascii_lowercase(), Cow::into_owned);
+        let host = normalize_host(host).map_or_else(|| host.to_ascii_lowercase(), Cow::into_owned);
         match authority.port_u16().filter(|port| Some(*port) != usual_port) {
             Some(port) => format!("{host}:{port}"),
             None => host,
@@ -104,7 +103,7 @@ impl<B> HttpResponse for http::Response<B> {
 #[cfg(feature = "reqwest")]
 impl HttpRequest for reqwest::Request {
     fn head(&self) -> Head<'_> {
-        // What is not a URI to `http` cannot be sent either; reqwest will say so.
+        // A URL that `http` cannot parse cannot be sent either; reqwest will return an error.
         let uri = self.url().as_str().parse().unwrap_or_default();
         Head { method: self.method(), uri: Cow::Owned(uri), headers: self.headers() }
     }
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_one_far_side_are_one_key() {
+    fn all_spellings_of_one_upstream_are_one_key() {
         for (uri, host, authority) in [
             ("http://Example.COM/", None, "example.com"),
             ("http://example.com.:80/a?b", None, "example.com"),

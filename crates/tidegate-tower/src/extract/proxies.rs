@@ -1,4 +1,4 @@
-//! The client's address behind proxies.
+//! The client address behind proxies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,10 +7,10 @@ use tidegate::Network;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The proxies whose word about the client's address is taken. By default, those on this machine.
+/// Proxies whose `X-Forwarded-For` is trusted. By default, those on this machine.
 ///
-/// Only `X-Forwarded-For` is read. The `Forwarded` header of RFC 7239 is not: a proxy that writes
-/// one of the two passes the other on as the client sent it.
+/// The `Forwarded` header of RFC 7239 is not read: a proxy that writes one of the two headers
+/// passes the other on as the client sent it.
 ///
 /// ```
 /// use tidegate_tower::extract::TrustedProxies;
@@ -25,28 +25,28 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct TrustedProxies(Box<[Network]>);
 
 impl TrustedProxies {
-    /// The most entries of `X-Forwarded-For` that are looked at.
+    /// At most this many entries of `X-Forwarded-For` are read.
     pub const MAX_HOPS: usize = 64;
 
-    /// Is this one of the proxies?
+    /// Is this the address of a trusted proxy?
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(address))
     }
 
-    /// The address of the client, given who the connection is from.
+    /// The address of the client of a connection from `peer`.
     ///
-    /// Every proxy adds the address it was called from at the right. So the list is walked from
-    /// the right, over all lines of the header, past trusted proxies to the first address that is
-    /// not one of them; what is left of it the client may have made up. Where the peer is no
-    /// trusted proxy, the header is not read at all.
+    /// Every proxy appends the address that it was called from. So the list is read from the right,
+    /// over all lines of the header, past trusted proxies to the first other address. The client
+    /// may have forged all entries left of it. If the peer is not a trusted proxy, the header is
+    /// not read.
     ///
-    /// The walk ends early at an entry that is no address (empty, `unknown`, a name), and after
-    /// [`TrustedProxies::MAX_HOPS`] entries. The client is then the last trusted proxy on the way:
-    /// whoever it spoke for shares one address rather than choosing one. The same goes for a list
-    /// of nothing but trusted proxies.
+    /// Reading stops at an entry that is not an address (empty, `unknown`, a name), and after
+    /// [`TrustedProxies::MAX_HOPS`] entries. The client is then the last trusted proxy: its clients
+    /// share one address rather than choosing one. The same applies to a list that contains only
+    /// trusted proxies.
     ///
-    /// An address may carry a port and stand in brackets. IPv4-mapped addresses become IPv4.
+    /// An entry may have a port and brackets. IPv4-mapped addresses become IPv4.
     pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         let lines = headers.get_all(&X_FORWARDED_FOR).iter().rev();
@@ -69,14 +69,14 @@ impl Default for TrustedProxies {
     }
 }
 
-/// The proxies in these networks. Of none at all, `X-Forwarded-For` is never read.
+/// The proxies in these networks. If there are none, `X-Forwarded-For` is never read.
 impl FromIterator<Network> for TrustedProxies {
     fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Self {
         Self(networks.into_iter().collect())
     }
 }
 
-/// The address of an entry, with or without brackets and port; not one with a zone.
+/// The address of an entry, with or without brackets and port. An address with a zone is invalid.
 fn hop(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry.trim_ascii()).ok()?;
     let bracketed = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']'));
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_rightmost_untrusted_hop_is_the_client() {
         for (peer, lines, expected) in [
-            // Without a trusted proxy the header means nothing.
+            // Without a trusted proxy the header is ignored.
             ("9.9.9.9", &["1.1.1.1"][..], "9.9.9.9"),
             ("9.9.9.9", &["10.0.0.1"], "9.9.9.9"),
             ("9.9.9.9", &[], "9.9.9.9"),
@@ -126,7 +126,7 @@ mod tests {
             // The lines are one list.
             ("10.0.0.1", &["6.6.6.6", "1.1.1.1"], "1.1.1.1"),
             ("10.0.0.1", &["6.6.6.6, 1.1.1.1", "10.0.0.2", "10.0.0.3"], "1.1.1.1"),
-            // Nobody but proxies: the leftmost of them.
+            // Only trusted proxies: the leftmost of them.
             ("10.0.0.1", &["10.0.0.2, 10.0.0.3"], "10.0.0.2"),
             ("10.0.0.1", &["fd00::7", "10.0.0.3"], "fd00::7"),
             // Ports, brackets, spaces, mapped addresses.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_ten_thousand_is_read_only_as_far_as_the_cap() {
+    fn a_long_list_is_read_only_up_to_the_maximum_number_of_hops() {
         let spoofed = "6.6.6.6,".repeat(10_000) + "1.1.1.1";
         assert_eq!(client("10.0.0.1", &[spoofed.as_bytes()]), "1.1.1.1");
         let list = |proxies: usize| "6.6.6.6".to_owned() + &",10.0.0.2".repeat(proxies);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_trusted_unless_told_otherwise() {
+    fn loopback_is_trusted_by_default() {
         let mut headers = HeaderMap::new();
         headers.insert(&X_FORWARDED_FOR, HeaderValue::from_static("1.1.1.1"));
         for (peer, trusted) in
@@ -207,9 +207,9 @@ mod tests {
             let peer: IpAddr = peer.parse().unwrap();
             let client = TrustedProxies::default().client_ip(peer, &headers);
             assert_eq!(client == peer, !trusted, "{peer}");
-            let nobody: TrustedProxies = [].into_iter().collect();
-            assert_eq!(nobody.client_ip(peer, &headers), peer);
-            assert!(!nobody.contains(peer));
+            let none: TrustedProxies = [].into_iter().collect();
+            assert_eq!(none.client_ip(peer, &headers), peer);
+            assert!(!none.contains(peer));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The address that a request comes from.
+//! The client address as a key.
 
 use std::net::IpAddr;
 
@@ -6,19 +6,20 @@ use http::Extensions;
 use http::request::Parts;
 use tidegate::Network;
 
-use super::{ExtractKey, KeyText};
+use super::{ExtractKey, KeyBuilder};
 use crate::extract::TrustedProxies;
 
-/// The client's address: of IPv6 its /64, since that is what a single customer has at least.
+/// The address of the client. IPv6 addresses are cut to their /64: one customer has at least that
+/// much.
 ///
-/// A request tells who its connection is from in its extensions: as axum's
-/// `ConnectInfo<SocketAddr>`, as tonic's `TcpConnectInfo` (with the feature `tonic`), or as [`Peer`],
-/// which a service on plain hyper sets itself. Without any of these the request is answered with an
-/// error of the server, since everybody would count as one.
+/// The peer address comes from an extension of the request: axum's `ConnectInfo<SocketAddr>`,
+/// tonic's `TcpConnectInfo` (feature `tonic`), or [`Peer`], which a service on plain hyper sets
+/// itself. Without any of them the request is denied with 500, because all clients would share one
+/// key.
 ///
-/// Where the connection is from a trusted proxy, the client is who the proxy says it is in
-/// `X-Forwarded-For`; see [`TrustedProxies::client_ip`]. From anybody else the header counts for
-/// nothing. By default, proxies on this machine are trusted.
+/// If the peer is a trusted proxy, the client address is taken from `X-Forwarded-For`; see
+/// [`TrustedProxies::client_ip`]. The header is ignored if it comes from any other peer. By
+/// default, proxies on this machine are trusted.
 ///
 /// ```
 /// use tidegate_tower::key::ClientIp;
@@ -30,34 +31,34 @@ pub struct ClientIp {
     proxies: TrustedProxies,
 }
 
-/// Who a connection is from, as an extension of its requests.
+/// The peer address of the connection, as an extension of its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer(pub IpAddr);
 
 impl ClientIp {
-    pub(crate) const NO_PEER: &'static str = "nobody says who the connection is from; serve with \
+    pub(crate) const NO_PEER: &'static str = "peer address unknown; serve with \
         into_make_service_with_connect_info::<SocketAddr>(), or set tidegate_tower's Peer as an \
         extension";
 
-    /// The client's address behind these proxies.
+    /// The client address behind these proxies.
     pub fn behind(proxies: impl IntoIterator<Item = Network>) -> Self {
         Self { proxies: proxies.into_iter().collect() }
     }
 }
 
 impl ExtractKey for ClientIp {
-    fn extract(&self, request: &Parts, key: &mut KeyText) {
+    fn extract(&self, request: &Parts, key: &mut KeyBuilder) {
         match peer(&request.extensions) {
             Some(peer) => {
                 let ip = self.proxies.client_ip(peer, &request.headers);
                 key.add_client(ip);
             }
-            None => key.cannot_know(Self::NO_PEER),
+            None => key.misconfigured(Self::NO_PEER),
         }
     }
 }
 
-/// Who the connection of a request is from, if an extension tells.
+/// The peer address of the connection, if an extension carries it.
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(Peer(address)) = extensions.get() {
         return Some(*address);

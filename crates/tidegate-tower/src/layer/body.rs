@@ -1,4 +1,4 @@
-//! Bodies of responses: one that says why not, and one that keeps a place until it ends.
+//! Response bodies: of a denial, and one that holds a concurrency slot until it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,22 +11,23 @@ use http_body_util::{BodyExt, Full};
 use pin_project_lite::pin_project;
 use tidegate::{Cost, Slot};
 
-use super::settle::{How, Settle, Spent};
+use super::settlement::{CostMeter, Settlement, SettlementKind};
 
-/// A body that a layer can make to say why not, and that can keep a [`Guard`] until it ends.
+/// A body that can carry a denial, and hold a [`RequestGuard`] until it ends.
 ///
-/// It is there for the bodies of axum and tonic, and for those that `http-body-util` boxes. Others are
-/// wrapped, as [`LimitedBody`], by [`RateLimitLayer::any_body`](super::RateLimitLayer::any_body).
+/// It is implemented for the bodies of axum and tonic and for those that `http-body-util` boxes.
+/// [`RateLimitLayer::any_body`](super::RateLimitLayer::any_body) wraps other bodies in a
+/// [`LimitedBody`].
 #[diagnostic::on_unimplemented(
-    message = "the layer cannot answer with a `{Self}`",
-    note = "call `.any_body()` on the layer: it then answers with a `LimitedBody<{Self}>`"
+    message = "`{Self}` is not a supported response body",
+    note = "call `.any_body()` on the layer: the response body is then a `LimitedBody<{Self}>`"
 )]
 pub trait ResponseBody: Body + Sized {
-    /// A body of these bytes.
+    /// A body with these bytes.
     fn of_bytes(bytes: Bytes) -> Self;
 
-    /// The same body, keeping `guard` until it ends or is dropped.
-    fn guarded(self, guard: Guard) -> Self;
+    /// The same body, holding `guard` until it ends or is dropped.
+    fn guarded(self, guard: RequestGuard) -> Self;
 }
 
 #[cfg(feature = "axum")]
@@ -35,7 +36,7 @@ impl ResponseBody for axum::body::Body {
         bytes.into()
     }
 
-    fn guarded(self, guard: Guard) -> Self {
+    fn guarded(self, guard: RequestGuard) -> Self {
         Self::new(LimitedBody::guarding(self, guard))
     }
 }
@@ -46,7 +47,7 @@ impl ResponseBody for tonic::body::Body {
         Self::new(Full::new(bytes))
     }
 
-    fn guarded(self, guard: Guard) -> Self {
+    fn guarded(self, guard: RequestGuard) -> Self {
         Self::new(LimitedBody::guarding(self, guard))
     }
 }
@@ -56,7 +57,7 @@ impl<E: 'static> ResponseBody for UnsyncBoxBody<Bytes, E> {
         Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
     }
 
-    fn guarded(self, guard: Guard) -> Self {
+    fn guarded(self, guard: RequestGuard) -> Self {
         LimitedBody::guarding(self, guard).boxed_unsync()
     }
 }
@@ -66,50 +67,50 @@ impl<E: 'static> ResponseBody for BoxBody<Bytes, E> {
         Full::new(bytes).map_err(|never| match never {}).boxed()
     }
 
-    fn guarded(self, guard: Guard) -> Self {
+    fn guarded(self, guard: RequestGuard) -> Self {
         LimitedBody::guarding(self, guard).boxed()
     }
 }
 
 impl<B: Body<Data = Bytes>> ResponseBody for LimitedBody<B> {
     fn of_bytes(bytes: Bytes) -> Self {
-        Self { body: Whose::Own { bytes: Some(bytes) }, guard: None }
+        Self { body: BodySource::Denial { bytes: Some(bytes) }, guard: None }
     }
 
-    fn guarded(mut self, guard: Guard) -> Self {
-        // Another layer may have put one here.
-        let guard = guard.unless_ended(&self).map(|guard| guard.after(self.guard.take()));
+    fn guarded(mut self, guard: RequestGuard) -> Self {
+        // Another layer may have set a guard.
+        let guard = guard.unless_body_ended(&self).map(|guard| guard.after(self.guard.take()));
         Self { guard: guard.or(self.guard), body: self.body }
     }
 }
 
 pin_project! {
-    /// The body of a service, or why its request was turned away.
+    /// The body of a service, or of a denial.
     #[derive(Debug)]
     pub struct LimitedBody<B> {
         #[pin]
-        body: Whose<B>,
-        guard: Option<Guard>,
+        body: BodySource<B>,
+        guard: Option<RequestGuard>,
     }
 }
 
 pin_project! {
-    #[project = WhoseProjected]
+    #[project = BodySourceProjected]
     #[derive(Debug)]
-    enum Whose<B> {
+    enum BodySource<B> {
         Service { #[pin] body: B },
-        Own { bytes: Option<Bytes> },
+        Denial { bytes: Option<Bytes> },
     }
 }
 
 impl<B: Body> LimitedBody<B> {
     pub(super) fn new(body: B) -> Self {
-        Self { body: Whose::Service { body }, guard: None }
+        Self { body: BodySource::Service { body }, guard: None }
     }
 
-    fn guarding(body: B, guard: Guard) -> Self {
-        let guard = guard.unless_ended(&body);
-        Self { body: Whose::Service { body }, guard }
+    fn guarding(body: B, guard: RequestGuard) -> Self {
+        let guard = guard.unless_body_ended(&body);
+        Self { body: BodySource::Service { body }, guard }
     }
 }
 
@@ -123,21 +124,21 @@ impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let mut this = self.project();
         let frame = match this.body.as_mut().project() {
-            WhoseProjected::Service { body } => ready!(body.poll_frame(cx)),
-            WhoseProjected::Own { bytes } => {
+            BodySourceProjected::Service { body } => ready!(body.poll_frame(cx)),
+            BodySourceProjected::Denial { bytes } => {
                 bytes.take().filter(Bytes::has_remaining).map(|bytes| Ok(Frame::data(bytes)))
             }
         };
         let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
         if let (Some(guard), Some(data)) = (&mut *this.guard, data) {
-            guard.saw(data.len());
+            guard.add_body_bytes(data.len());
         }
         let ended = match &frame {
             None => true,
             Some(Ok(_)) => this.body.is_end_stream(),
             Some(Err(_)) => false,
         };
-        // Servers drop a body that has ended, but need not do so at once.
+        // Servers drop a body that has ended, but not always at once.
         drop(this.guard.take_if(|_| ended));
         Poll::Ready(frame)
     }
@@ -148,116 +149,118 @@ impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
-            Whose::Service { body } => body.size_hint(),
-            Whose::Own { bytes } => {
+            BodySource::Service { body } => body.size_hint(),
+            BodySource::Denial { bytes } => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
         }
     }
 }
 
-impl<B: Body> Whose<B> {
+impl<B: Body> BodySource<B> {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Service { body } => body.is_end_stream(),
-            Self::Own { bytes } => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::Denial { bytes } => bytes.as_ref().is_none_or(Bytes::is_empty),
         }
     }
 }
 
-/// What a request keeps until it is over: its places, and what is to be charged then.
+/// What a request holds until its response body ends: concurrency slots and a pending charge.
 #[derive(Debug)]
-pub struct Guard {
+pub struct RequestGuard {
     slot: Slot,
-    due: Due,
-    /// Whether there is a response: then it is known what it costs, or will be.
+    due: PendingCharge,
+    /// A response exists, so its body can be metered.
     responded: bool,
-    /// That of another layer on the same body.
+    /// The guard of another layer on the same body.
     other: Option<Box<Self>>,
 }
 
 #[derive(Debug)]
-enum Due {
-    /// Nothing: there are only places to give back.
-    Nothing,
-    /// What the head of the response will say.
-    Head(Settle),
-    /// So much, or what was set aside.
+enum PendingCharge {
+    /// No charge: only slots to release.
+    None,
+    /// Determined by the head of the response.
+    FromHead(Settlement),
+    /// This much; `None` charges the estimate.
     Known(Option<u64>),
     Bytes {
         each: u64,
         seen: u64,
     },
-    Spent(Spent),
+    Meter(CostMeter),
 }
 
-impl Guard {
-    pub(super) fn new(slot: Slot, settle: Option<Settle>) -> Self {
+impl RequestGuard {
+    pub(super) fn new(slot: Slot, settle: Option<Settlement>) -> Self {
         let due = match settle {
-            None => Due::Nothing,
-            Some(Settle(How::BodyBytes(each))) => Due::Bytes { each: each.get(), seen: 0 },
-            Some(Settle(How::Spent)) => Due::Spent(Spent::default()),
-            Some(settle) => Due::Head(settle),
+            None => PendingCharge::None,
+            Some(Settlement(SettlementKind::BodyBytes(each))) => {
+                PendingCharge::Bytes { each: each.get(), seen: 0 }
+            }
+            Some(Settlement(SettlementKind::Meter)) => PendingCharge::Meter(CostMeter::default()),
+            Some(settle) => PendingCharge::FromHead(settle),
         };
         Self { slot, due, responded: false, other: None }
     }
 
-    /// The same, with another that ends together with it.
+    /// The same guard, which also owns another one.
     fn after(mut self, other: Option<Self>) -> Self {
         self.other = other.map(Box::new);
         self
     }
 
-    /// The service has failed, which is not the client's doing.
-    pub(super) fn forgive(mut self) {
-        self.due = Due::Known(Some(0));
+    /// The service returned an error: nothing is charged.
+    pub(super) fn cancel_charge(mut self) {
+        self.due = PendingCharge::Known(Some(0));
     }
 
-    /// The account of what was spent, if it settles by that.
-    pub(super) fn spent(&self) -> Option<Spent> {
+    /// The meter of the service, if the cost comes from one.
+    pub(super) fn meter(&self) -> Option<CostMeter> {
         match &self.due {
-            Due::Spent(spent) => Some(spent.clone()),
+            PendingCharge::Meter(meter) => Some(meter.clone()),
             _ => None,
         }
     }
 
-    /// There is a response.
+    /// Computes the charge that depends on the head, and moves the guard into the body.
     pub(super) fn respond<B: ResponseBody>(mut self, response: Response<B>) -> Response<B> {
         let (head, body) = response.into_parts();
         self.responded = true;
-        if let Due::Head(Settle(How::Response(cost))) = &self.due {
-            self.due = Due::Known(cost(&head));
+        if let PendingCharge::FromHead(Settlement(SettlementKind::Response(cost))) = &self.due {
+            self.due = PendingCharge::Known(cost(&head));
         }
         Response::from_parts(head, body.guarded(self))
     }
 
-    fn saw(&mut self, len: usize) {
-        if let Due::Bytes { seen, .. } = &mut self.due {
+    fn add_body_bytes(&mut self, len: usize) {
+        if let PendingCharge::Bytes { seen, .. } = &mut self.due {
             *seen = seen.saturating_add(len as u64);
         }
         if let Some(other) = &mut self.other {
-            other.saw(len);
+            other.add_body_bytes(len);
         }
     }
 
-    /// The same, unless there is nothing more to come.
-    fn unless_ended(self, body: &impl Body) -> Option<Self> {
+    /// The guard, or `None` (which releases it) if the body has already ended.
+    fn unless_body_ended(self, body: &impl Body) -> Option<Self> {
         (!body.is_end_stream()).then_some(self)
     }
 }
 
-/// Charges what is known, and what was set aside if nothing is, whether or not the body has come to its
-/// end: going away must not be a way to have things for nothing.
-impl Drop for Guard {
+/// Charges the known cost, otherwise the estimate, whether or not the body was sent whole:
+/// disconnecting must not avoid the charge.
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let cost = match &self.due {
-            Due::Nothing => Some(0),
-            Due::Head(_) => None,
-            Due::Known(cost) => *cost,
-            Due::Bytes { each, seen } => self.responded.then(|| seen.div_ceil(*each)),
-            Due::Spent(spent) => spent.total(),
+            PendingCharge::None => Some(0),
+            PendingCharge::FromHead(_) => None,
+            PendingCharge::Known(cost) => *cost,
+            PendingCharge::Bytes { each, seen } => self.responded.then(|| seen.div_ceil(*each)),
+            PendingCharge::Meter(meter) => meter.total(),
         };
-        // What is more than can be charged at once is charged as far as it can be.
+        // A cost above the maximum is charged as the maximum.
         self.slot.charge_at_end(cost.map(|cost| Cost::new(cost).unwrap_or(Cost::MAX)));
     }
 }

@@ -1,4 +1,4 @@
-//! What is told to whom was turned away.
+//! The response to a denied request.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,37 +10,37 @@ use http::{HeaderValue, Response, StatusCode};
 use tidegate::{Decision, EngineError, Micros, Source, Verdict, Wait};
 
 use super::grpc;
-use crate::problem::{self, Quota};
+use crate::problem::{self, QuotaProblem};
 
-/// A request that was turned away, and why.
+/// A denied request and the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Denial<'a> {
     pub(super) request: &'a Parts,
-    pub(super) reason: Reason<'a>,
+    pub(super) reason: DenialReason<'a>,
     pub(super) violated: &'a [&'a str],
 }
 
-/// Why a request was turned away.
+/// Why a request was denied.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Reason<'a> {
-    /// A limit denied it: 429.
+pub enum DenialReason<'a> {
+    /// A limit denied the request: 429.
     Limited(&'a Decision),
-    /// It lacks the key that it is counted by: 429.
-    NoKey,
-    /// Its key is too long: 400.
+    /// The request has no rate-limit key: 429.
+    MissingKey,
+    /// The key is too long: 400.
     KeyTooLong,
-    /// There is no decision: 503, or 500 if it is not one that can be answered.
-    NoAnswer(&'a EngineError),
-    /// The service is not set up to limit; what to do about it: 500.
-    NotSetUp(&'static str),
+    /// The engine returned an error: 503, or 500 if it refused the call as invalid.
+    EngineError(&'a EngineError),
+    /// The layer is misconfigured; the text says what to change: 500.
+    Misconfigured(&'static str),
 }
 
-impl Reason<'_> {
-    /// What is told of a request that nobody was asked about.
-    pub(super) fn without_asking(&self) -> Result<Decision, EngineError> {
-        if let Self::NotSetUp(what_to_do) = self {
-            return Err(EngineError::unavailable(NotSetUp(what_to_do)));
+impl DenialReason<'_> {
+    /// The result to report to `on_decision` for a request that was not sent to the engine.
+    pub(super) fn event_result(&self) -> Result<Decision, EngineError> {
+        if let Self::Misconfigured(remedy) = self {
+            return Err(EngineError::unavailable(Misconfigured(remedy)));
         }
         let never = Verdict {
             allowed: false,
@@ -54,17 +54,17 @@ impl Reason<'_> {
     }
 }
 
-/// The service is not set up to limit.
+/// A misconfigured layer, as the source of an [`EngineError`].
 #[derive(Clone, Copy, Debug)]
-struct NotSetUp(&'static str);
+struct Misconfigured(&'static str);
 
-impl fmt::Display for NotSetUp {
+impl fmt::Display for Misconfigured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for NotSetUp {}
+impl std::error::Error for Misconfigured {}
 
 impl<'a> Denial<'a> {
     /// The request.
@@ -72,20 +72,20 @@ impl<'a> Denial<'a> {
         self.request
     }
 
-    /// Why.
-    pub fn reason(&self) -> Reason<'a> {
+    /// The reason for the denial.
+    pub fn reason(&self) -> DenialReason<'a> {
         self.reason
     }
 
-    /// The names of the limits that denied it, as they are in the headers.
+    /// The names of the limits that denied it, as in the headers.
     pub fn violated(&self) -> &'a [&'a str] {
         self.violated
     }
 
-    /// When to come back, if that is known.
+    /// Time until a retry can be allowed, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.reason {
-            Reason::Limited(decision) => match decision.retry_after() {
+            DenialReason::Limited(decision) => match decision.retry_after() {
                 Wait::For(wait) => Some(wait.into()),
                 Wait::Never => None,
             },
@@ -93,24 +93,28 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// The status that it is answered with.
+    /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match self.reason {
-            Reason::Limited(_) | Reason::NoKey => StatusCode::TOO_MANY_REQUESTS,
-            Reason::KeyTooLong => StatusCode::BAD_REQUEST,
-            Reason::NoAnswer(error) if error.refusal().is_none() => StatusCode::SERVICE_UNAVAILABLE,
-            Reason::NoAnswer(_) | Reason::NotSetUp(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            DenialReason::Limited(_) | DenialReason::MissingKey => StatusCode::TOO_MANY_REQUESTS,
+            DenialReason::KeyTooLong => StatusCode::BAD_REQUEST,
+            DenialReason::EngineError(error) if error.refusal().is_none() => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            DenialReason::EngineError(_) | DenialReason::Misconfigured(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         }
     }
 
-    /// The answer as `application/problem+json`.
+    /// The response as `application/problem+json`.
     ///
-    /// What is wrong with the service or its store is not told to strangers: that is for
-    /// [`on_decision`](super::RateLimitLayer::on_decision) and for [`Denial::reason`].
+    /// It does not reveal errors of the service or its store. They are reported to
+    /// [`on_decision`](super::RateLimitLayer::on_decision) and by [`Denial::reason`].
     pub fn response(&self) -> Response<Bytes> {
         let body = match self.reason {
-            Reason::Limited(decision) => {
-                problem::quota(Quota::of(decision), self.status(), self.violated)
+            DenialReason::Limited(decision) => {
+                problem::quota(QuotaProblem::of(decision), self.status(), self.violated)
             }
             _ => problem::plain(self.status(), self.detail()),
         };
@@ -122,17 +126,17 @@ impl<'a> Denial<'a> {
         response
     }
 
-    /// In a sentence.
+    /// One sentence for the client.
     fn detail(&self) -> &'static str {
         match self.reason {
-            Reason::Limited(decision) => match decision.retry_after() {
-                Wait::For(_) => "rate limited; come back later",
-                Wait::Never => "rate limited; this request can never pass",
+            DenialReason::Limited(decision) => match decision.retry_after() {
+                Wait::For(_) => "rate limited; retry later",
+                Wait::Never => "rate limited; this request is never allowed",
             },
-            Reason::NoKey => "the request lacks the key that it is counted by",
-            Reason::KeyTooLong => "the key of the request is too long",
-            Reason::NoAnswer(_) => "no decision whether the request may pass; try again later",
-            Reason::NotSetUp(_) => "the service cannot tell whom to count the request for",
+            DenialReason::MissingKey => "the request has no rate-limit key",
+            DenialReason::KeyTooLong => "the rate-limit key of the request is too long",
+            DenialReason::EngineError(_) => "rate limiter unavailable; retry later",
+            DenialReason::Misconfigured(_) => "rate limiter misconfigured",
         }
     }
 
@@ -140,17 +144,23 @@ impl<'a> Denial<'a> {
         grpc::is_grpc(&self.request.headers)
     }
 
-    /// The answer to gRPC: a response of trailers alone.
+    /// The response to a gRPC call: trailers only.
     pub(super) fn grpc(&self) -> Response<Bytes> {
         let code = match self.reason {
-            Reason::Limited(_) | Reason::NoKey => grpc::Code::ResourceExhausted,
-            Reason::KeyTooLong => grpc::Code::InvalidArgument,
-            Reason::NoAnswer(error) if error.refusal().is_none() => grpc::Code::Unavailable,
-            Reason::NoAnswer(_) | Reason::NotSetUp(_) => grpc::Code::Internal,
+            DenialReason::Limited(_) | DenialReason::MissingKey => {
+                grpc::GrpcCode::ResourceExhausted
+            }
+            DenialReason::KeyTooLong => grpc::GrpcCode::InvalidArgument,
+            DenialReason::EngineError(error) if error.refusal().is_none() => {
+                grpc::GrpcCode::Unavailable
+            }
+            DenialReason::EngineError(_) | DenialReason::Misconfigured(_) => {
+                grpc::GrpcCode::Internal
+            }
         };
         let retry = match self.reason {
-            Reason::Limited(decision) => Some(decision.retry_after()),
-            Reason::NoKey => Some(Wait::Never),
+            DenialReason::Limited(decision) => Some(decision.retry_after()),
+            DenialReason::MissingKey => Some(Wait::Never),
             _ => None,
         };
         grpc::trailers_only(&self.request.headers, code, self.detail(), retry)

@@ -1,4 +1,4 @@
-//! The answer of a service behind a layer.
+//! The response future of a service behind a layer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,54 +10,54 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::admission::{Admission, Admitted};
 use super::body::ResponseBody;
-use super::outcome::{Outcome, Passed};
 
 pin_project! {
-    /// The answer of a [`RateLimit`](super::RateLimit).
+    /// The response future of a [`RateLimit`](super::RateLimit).
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<S, B>,
+        state: ResponseState<S, B>,
     }
 }
 
-type Deciding = Pin<Box<dyn Future<Output = (Parts, Outcome)> + Send>>;
+type DecisionFuture = Pin<Box<dyn Future<Output = (Parts, Admission)> + Send>>;
 
 pin_project! {
     #[project = Projected]
-    enum State<S, B>
+    enum ResponseState<S, B>
     where
         S: Service<Request<B>>,
     {
-        Deciding { service: S, deciding: Deciding, body: Option<B> },
-        Passing { #[pin] answer: S::Future, passed: Passed },
+        Deciding { service: S, deciding: DecisionFuture, body: Option<B> },
+        Passing { #[pin] response: S::Future, passed: Admitted },
         Denied { response: Option<Response<Bytes>> },
     }
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(super) fn deciding(service: S, deciding: Deciding, body: B) -> Self {
-        Self { state: State::Deciding { service, deciding, body: Some(body) } }
+    pub(super) fn deciding(service: S, deciding: DecisionFuture, body: B) -> Self {
+        Self { state: ResponseState::Deciding { service, deciding, body: Some(body) } }
     }
 
-    pub(super) fn passing(service: &mut S, passed: Passed, head: Parts, body: B) -> Self {
-        Self { state: State::passing(service, passed, head, body) }
+    pub(super) fn passing(service: &mut S, passed: Admitted, head: Parts, body: B) -> Self {
+        Self { state: ResponseState::passing(service, passed, head, body) }
     }
 
     pub(super) fn denied(response: Response<Bytes>) -> Self {
-        Self { state: State::Denied { response: Some(response) } }
+        Self { state: ResponseState::Denied { response: Some(response) } }
     }
 }
 
-impl<S: Service<Request<B>>, B> State<S, B> {
-    fn passing(service: &mut S, passed: Passed, mut head: Parts, body: B) -> Self {
-        if let Some(spent) = passed.more.as_ref().and_then(|more| more.spent.clone()) {
-            head.extensions.insert(spent);
+impl<S: Service<Request<B>>, B> ResponseState<S, B> {
+    fn passing(service: &mut S, passed: Admitted, mut head: Parts, body: B) -> Self {
+        if let Some(meter) = passed.extras.as_ref().and_then(|extras| extras.meter.clone()) {
+            head.extensions.insert(meter);
         }
-        Self::Passing { answer: service.call(Request::from_parts(head, body)), passed }
+        Self::Passing { response: service.call(Request::from_parts(head, body)), passed }
     }
 }
 
@@ -73,24 +73,27 @@ where
         loop {
             let next = match state.as_mut().project() {
                 Projected::Deciding { service, deciding, body } => {
-                    let (head, outcome) = ready!(deciding.as_mut().poll(cx));
-                    match (outcome, body.take()) {
-                        (Outcome::Pass(passed), Some(body)) => {
-                            State::passing(service, passed, head, body)
+                    let (head, admission) = ready!(deciding.as_mut().poll(cx));
+                    match (admission, body.take()) {
+                        (Admission::Pass(passed), Some(body)) => {
+                            ResponseState::passing(service, passed, head, body)
                         }
-                        (Outcome::Deny(response), _) => State::Denied { response: Some(response) },
-                        // It was polled after its end, which nobody may do.
-                        (Outcome::Pass(_), None) => return Poll::Pending,
+                        (Admission::Deny(response), _) => {
+                            ResponseState::Denied { response: Some(response) }
+                        }
+                        // Polled after completion, which the contract of `Future` forbids.
+                        (Admission::Pass(_), None) => return Poll::Pending,
                     }
                 }
-                Projected::Passing { answer, passed } => {
-                    let guard =
-                        |passed: &mut Passed| passed.more.take().and_then(|more| more.guard);
-                    let mut response = match ready!(answer.poll(cx)) {
+                Projected::Passing { response, passed } => {
+                    let guard = |passed: &mut Admitted| {
+                        passed.extras.take().and_then(|extras| extras.guard)
+                    };
+                    let mut response = match ready!(response.poll(cx)) {
                         Ok(response) => response,
                         Err(error) => {
                             if let Some(guard) = guard(passed) {
-                                guard.forgive();
+                                guard.cancel_charge();
                             }
                             return Poll::Ready(Err(error));
                         }

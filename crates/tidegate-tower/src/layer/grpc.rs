@@ -1,4 +1,4 @@
-//! Answers to gRPC.
+//! Denials of gRPC calls.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -10,16 +10,16 @@ static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 static GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 static GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The status of a call, by its number in gRPC.
+/// gRPC status codes.
 #[derive(Clone, Copy)]
-pub(super) enum Code {
+pub(super) enum GrpcCode {
     InvalidArgument = 3,
     ResourceExhausted = 8,
     Internal = 13,
     Unavailable = 14,
 }
 
-/// Is it a call of gRPC, or of gRPC-Web?
+/// Is it a gRPC or gRPC-Web request?
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     const PREFIX: &[u8] = b"application/grpc";
@@ -32,21 +32,22 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
 
 /// A response without messages: its status is in the headers.
 ///
-/// When to come back is told twice: as `RetryInfo` in the details of the status, which programs read,
-/// and as `grpc-retry-pushback-ms`, which gRPC's own retries obey; -1 there means not to try again.
+/// The retry delay is sent twice: as `RetryInfo` in the status details, which programs read, and as
+/// `grpc-retry-pushback-ms`, which the retry logic of gRPC libraries obeys. There, -1 forbids a
+/// retry.
 pub(super) fn trailers_only(
     request: &HeaderMap,
-    code: Code,
+    code: GrpcCode,
     message: &str,
     retry: Option<Wait>,
 ) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
-    // gRPC, or gRPC-Web: as it was asked.
+    // gRPC or gRPC-Web, like the request.
     let kind = request.get(CONTENT_TYPE).cloned();
     headers.insert(CONTENT_TYPE, kind.unwrap_or(HeaderValue::from_static("application/grpc")));
     headers.insert(&GRPC_STATUS, (code as u16).into());
-    // The messages are plain ASCII, which needs no escapes.
+    // The messages are ASCII and need no escapes.
     if let Ok(message) = HeaderValue::from_str(message) {
         headers.insert(&GRPC_MESSAGE, message);
     }
@@ -66,8 +67,8 @@ pub(super) fn trailers_only(
     response
 }
 
-/// A `google.rpc.Status` with one detail, a `google.rpc.RetryInfo`, in the format of protobuf.
-fn status_with_retry_info(code: Code, message: &str, wait: Micros) -> Vec<u8> {
+/// A `google.rpc.Status` with one detail, a `google.rpc.RetryInfo`, encoded as protobuf.
+fn status_with_retry_info(code: GrpcCode, message: &str, wait: Micros) -> Vec<u8> {
     const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
     let mut duration = Vec::new();
     number(&mut duration, 1, wait.get() / 1_000_000);
@@ -84,7 +85,7 @@ fn status_with_retry_info(code: Code, message: &str, wait: Micros) -> Vec<u8> {
     status
 }
 
-/// A field that is a number. Zero is what is there without it.
+/// A varint field. Zero is the default value and is not written.
 fn number(message: &mut Vec<u8>, field: u8, value: u64) {
     if value != 0 {
         message.push(field << 3);
@@ -92,7 +93,7 @@ fn number(message: &mut Vec<u8>, field: u8, value: u64) {
     }
 }
 
-/// A field that is text or another message.
+/// A length-delimited field: a string or a message.
 fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     message.push(field << 3 | 2);
     varint(message, value.len() as u64);
@@ -107,7 +108,7 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
     message.push(value as u8);
 }
 
-/// Base64 without padding, as gRPC writes binary headers.
+/// Base64 without padding, the encoding of binary gRPC headers.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_known_by_its_content_type() {
+    fn a_grpc_call_is_recognized_by_its_content_type() {
         for (kind, expected) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_that_of_the_rfc_without_padding() {
+    fn base64_follows_the_rfc_without_padding() {
         let pairs = [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")];
         for (plain, encoded) in pairs {
             assert_eq!(base64(plain.as_bytes()), encoded);

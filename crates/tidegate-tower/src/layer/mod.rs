@@ -1,20 +1,23 @@
-//! The layer in front of a service.
+//! The inbound layer: decides about each request to a service. Imports: extract, headers, key,
+//! policy_names, problem.
 //!
-//! # Layout
-//!
-//! - this file: what users build. `gate`: what is asked about a request. `outcome`: what follows.
-//! - `service`, `future`: the tower part.
-//! - `denial`: what is told to whom was turned away. `grpc`: the same for gRPC.
-//! - `body`: bodies that keep a place until they end. `settle`: what a request has cost in the end.
+//! - `decider` holds the settings of a layer; `decide` finds key and cost and calls the limiter;
+//!   `admission` turns the decision into a pass or a denial.
+//! - `service` and `future` implement tower's traits.
+//! - `denial` builds the response to a denied request; `grpc` builds it for gRPC.
+//! - `body` holds concurrency slots until the response body ends; `settlement` defines the actual
+//!   cost.
 
+mod admission;
 mod body;
+mod decide;
+mod decider;
 mod denial;
 mod future;
-mod gate;
 mod grpc;
-mod outcome;
+mod keyed_rule;
 mod service;
-mod settle;
+mod settlement;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,50 +27,37 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use tidegate::policy::{Enforcement, OnMissingKey};
-use tidegate::{Limiter, Refusal, Rule, Share};
+use tidegate::{Fraction, Limiter, Refusal, Rule};
 use tower_layer::Layer;
 
-pub use self::body::{Guard, LimitedBody, ResponseBody};
-pub use self::denial::{Denial, Reason};
+pub use self::body::{LimitedBody, RequestGuard, ResponseBody};
+use self::decider::{Decider, HeaderMode, RuleSelection};
+pub use self::decider::{DecisionEvent, OnEngineError};
+pub use self::denial::{Denial, DenialReason};
 pub use self::future::ResponseFuture;
-pub use self::gate::OnNoAnswer;
-use self::gate::{Gate, Subject, Telling};
-pub use self::outcome::Decided;
+pub use self::keyed_rule::KeyedRule;
 pub use self::service::{AnyBody, AnyBodyFuture, RateLimit};
-pub use self::settle::{Settle, Spent};
+pub use self::settlement::{CostMeter, Settlement};
 use crate::extract::TrustedProxies;
+use crate::headers::HeaderStyle;
 use crate::key::ExtractKey;
 
-/// Limits the requests to a service: axum, hyper, tonic, or any other of tower.
+/// Limits the requests to a service of axum, hyper, tonic or any other tower stack.
 #[doc = include_str!("layer.md")]
 #[derive(Clone)]
 pub struct RateLimitLayer {
-    gate: Arc<Gate>,
-}
-
-/// A rule of a limiter, and whom it counts.
-#[derive(Clone)]
-pub struct KeyedRule {
-    pub(crate) rule: Box<str>,
-    pub(crate) key: Arc<dyn ExtractKey>,
-}
-
-impl KeyedRule {
-    /// The rule of this name, counting by this key.
-    pub fn new(rule: &str, key: impl ExtractKey) -> Self {
-        Self { rule: rule.into(), key: Arc::new(key) }
-    }
+    decider: Arc<Decider>,
 }
 
 impl RateLimitLayer {
-    /// Every rule of the limiter, counting by one key.
+    /// Applies every rule of the limiter, counting by one key.
     pub fn new(limiter: Limiter, key: impl ExtractKey) -> Self {
-        Self::over(limiter, Subject::Every(Arc::new(key)))
+        Self::with_selection(limiter, RuleSelection::AllRules(Arc::new(key)))
     }
 
-    /// Some rules of the limiter, each counting by its own key, decided in one step.
+    /// Applies some rules of the limiter, each counting by its own key, decided in one step.
     ///
-    /// A rule that the limiter does not have is refused.
+    /// Fails if the limiter does not have one of the rules.
     pub fn rules(
         limiter: Limiter,
         rules: impl IntoIterator<Item = KeyedRule>,
@@ -78,102 +68,102 @@ impl RateLimitLayer {
         if let Some(keyed) = unknown {
             return Err(Refusal::UnknownRule(keyed.rule.clone()));
         }
-        Ok(Self::over(limiter, Subject::Each(rules)))
+        Ok(Self::with_selection(limiter, RuleSelection::KeyedRules(rules)))
     }
 
-    /// The limits that each request brings along, as the plan that a tenant has paid for, counting
-    /// by one key. A request that brings none is under every rule of the limiter.
+    /// Applies limits that are chosen per request, for example by the tenant's plan, counting by
+    /// one key. If `plan` returns `None`, every rule of the limiter applies.
     ///
-    /// Make the rules with [`Rule::brought_along`], all of one name: then a tenant who changes plans
-    /// keeps what is used. Who the tenant is and what the plan is should be found out by a layer
-    /// before this one, and passed on as an extension.
-    pub fn plans(
+    /// Make the rules with [`Rule::per_call`], all of one name: then a tenant that changes plans
+    /// keeps its usage. An earlier layer should authenticate the tenant, look up the plan and pass
+    /// both on as an extension.
+    pub fn per_request_rule(
         limiter: Limiter,
         key: impl ExtractKey,
         plan: impl Fn(&Parts) -> Option<Arc<Rule>> + Send + Sync + 'static,
     ) -> Self {
-        Self::over(limiter, Subject::Plans(Arc::new(key), Arc::new(plan)))
+        Self::with_selection(limiter, RuleSelection::PerRequest(Arc::new(key), Arc::new(plan)))
     }
 
-    /// The policy of the limiter: its rules say which requests they are about and whom they count.
+    /// Applies the policy of the limiter: its rules select requests and define the keys.
     ///
-    /// Addresses are found as [`ClientIp`](crate::ClientIp) finds them, behind these proxies; from them alone a header tells
-    /// the cost of a request. A policy that is [changed](Limiter::set_policy) applies at once.
+    /// The client address is found as by [`ClientIp`](crate::ClientIp), behind these proxies. Only
+    /// requests from these proxies may carry their cost in a header. A
+    /// [changed](Limiter::set_policy) policy applies at once.
     pub fn policy(limiter: Limiter, proxies: TrustedProxies) -> Self {
-        Self::over(limiter, Subject::Policy(proxies))
+        Self::with_selection(limiter, RuleSelection::Policy(proxies))
     }
 
-    fn over(limiter: Limiter, subject: Subject) -> Self {
-        Self { gate: Arc::new(Gate::new(limiter, subject)) }
+    fn with_selection(limiter: Limiter, selection: RuleSelection) -> Self {
+        Self { decider: Arc::new(Decider::new(limiter, selection)) }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
-        change(Arc::make_mut(&mut self.gate));
+    fn with(mut self, set: impl FnOnce(&mut Decider)) -> Self {
+        set(Arc::make_mut(&mut self.decider));
         self
     }
 
-    /// What a request costs, instead of 1. Like keys and plans, it may be asked for twice about one request. A cost of 0 takes nothing. In a policy it comes before
-    /// what a header says.
+    /// Computes the cost of a request, which is otherwise 1. A cost of 0 takes nothing. In a policy
+    /// it takes precedence over the cost header.
     ///
-    /// A cost beyond [`Cost::MAX`](tidegate::Cost::MAX) is an error of the server.
+    /// A cost above [`Cost::MAX`](tidegate::Cost::MAX) is denied with 500.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(|gate| gate.cost = Some(Arc::new(cost)))
+        self.with(|decider| decider.cost = Some(Arc::new(cost)))
     }
 
-    /// What becomes of requests without the key; by default they are counted together. In a policy
-    /// each rule says so itself.
+    /// What happens to requests without the key. By default they share one count. In a policy, each
+    /// rule has its own setting.
     #[must_use]
-    pub fn on_missing_key(self, what: OnMissingKey) -> Self {
-        self.with(|gate| gate.on_missing_key = what)
+    pub fn on_missing_key(self, action: OnMissingKey) -> Self {
+        self.with(|decider| decider.on_missing_key = action)
     }
 
-    /// Lets a request that is over a limit wait for its turn, first come first served, but no longer
-    /// than `timeout`; it is denied at once if even the earliest possible turn is later than that.
+    /// Lets a request that is over a limit wait for up to `timeout`, first come first served. It is
+    /// denied at once if it would have to wait longer than `timeout`.
     ///
-    /// A client that goes away leaves the line and is charged nothing. Requests that wait are held
-    /// in memory, so this wants a limit on how many there may be, such as tower's `ConcurrencyLimit`
-    /// or that of the server.
+    /// A request whose client disconnects leaves the queue and is not charged. Waiting requests use
+    /// memory, so limit their number, for example with tower's `ConcurrencyLimit` or in the server.
     #[must_use]
     pub fn wait(self, timeout: Duration) -> Self {
-        self.with(|gate| gate.wait = Some(timeout))
+        self.with(|decider| decider.wait = Some(timeout))
     }
 
-    /// Decides, and lets everybody pass, at once. Clients are not told;
-    /// [`on_decision`](Self::on_decision) is, and sees who would have been denied.
+    /// Shadow mode: decides and reports to [`on_decision`](Self::on_decision), never denies or
+    /// delays. Responses carry no headers about limits.
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.with(|gate| gate.enforcement = Enforcement::Shadow)
+        self.with(|decider| decider.enforcement = Enforcement::Shadow)
     }
 
-    /// Sets the cost aside before the request, and charges what it has cost in the end. See
-    /// [`Settle`].
+    /// Holds the estimated cost during the request, then charges the actual one. See
+    /// [`Settlement`].
     ///
-    /// What is set aside is at least 1. A request that the service fails to answer is charged nothing.
-    /// One whose client goes away before there is a response is charged what was set aside: else a
-    /// client could have the work done and never pay for it.
+    /// The estimate is at least 1. A request for which the service returns an error is not charged.
+    /// If the client disconnects before the response, the estimate is charged: otherwise a client
+    /// could cause the work and never pay for it.
     #[must_use]
-    pub fn settle(self, settle: Settle) -> Self {
-        self.with(|gate| gate.settle = Some(settle))
+    pub fn settle(self, settlement: Settlement) -> Self {
+        self.with(|decider| decider.settlement = Some(settlement))
     }
 
-    /// What becomes of requests while the engine gives no answer; by default they are refused with
-    /// 503. [`tidegate::Fallback`] is the better way, since it goes on limiting.
+    /// What happens to requests while the engine fails. By default they are denied with 503.
+    /// [`tidegate::Fallback`] is usually better, because it keeps limiting.
     #[must_use]
-    pub fn on_no_answer(self, what: OnNoAnswer) -> Self {
-        self.with(|gate| gate.on_no_answer = what)
+    pub fn on_engine_error(self, action: OnEngineError) -> Self {
+        self.with(|decider| decider.on_engine_error = action)
     }
 
-    /// Answers those who are turned away. The headers that tell of limits are added to the answer.
-    /// gRPC is answered in its own way, without asking.
+    /// Builds the response to a denied request. The headers about limits are added to it. Denied
+    /// gRPC calls do not use it: their response is fixed.
     ///
     /// ```
     /// # use tidegate::{Limiter, Memory};
     /// # use tidegate_tower::{ClientIp, RateLimitLayer};
     /// # let limiter = Limiter::new(Memory::default(), "5/m".parse().unwrap());
     /// let layer = RateLimitLayer::new(limiter, ClientIp::default()).render(|denial| {
-    ///     let answer = http::Response::builder().status(denial.status());
-    ///     answer.body("slow down".into()).unwrap_or_else(|_| denial.response())
+    ///     let response = http::Response::builder().status(denial.status());
+    ///     response.body("slow down".into()).unwrap_or_else(|_| denial.response())
     /// });
     /// ```
     #[must_use]
@@ -181,31 +171,37 @@ impl RateLimitLayer {
         self,
         render: impl Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|gate| gate.render = Some(Arc::new(render)))
+        self.with(|decider| decider.render = Some(Arc::new(render)))
     }
 
-    /// Sees every decision: for logs and metrics. If the service is not set up to limit, the error says
-    /// what to do. It is called on the way of the request, so it has to be quick.
+    /// Calls `hook` for every decision: for logs and metrics. If the layer is misconfigured, the
+    /// error says what to change. It runs in the request path, so it must be fast.
     #[must_use]
-    pub fn on_decision(self, see: impl Fn(&Decided<'_>) + Send + Sync + 'static) -> Self {
-        self.with(|gate| gate.on_decision = Some(Arc::new(see)))
+    pub fn on_decision(self, hook: impl Fn(&DecisionEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.with(|decider| decider.on_decision = Some(Arc::new(hook)))
     }
 
-    /// Tells those who are denied to come back later by up to this share of their wait, at random, so that
-    /// many who were denied together do not come back together. Nobody is told to come too early.
+    /// Random jitter added to `Retry-After`, as a fraction of it, so that requests that were denied
+    /// together do not retry together. Jitter never shortens a wait.
     #[must_use]
-    pub fn retry_jitter(self, most: Share) -> Self {
-        self.with(|gate| gate.retry_jitter = Some(most))
+    pub fn retry_jitter(self, jitter: Fraction) -> Self {
+        self.with(|decider| decider.retry_jitter = Some(jitter))
     }
 
-    /// Does not tell clients their limits. Those who are denied are still told when to come back.
+    /// Writes the headers about limits in this style.
+    #[must_use]
+    pub fn header_style(self, style: HeaderStyle) -> Self {
+        self.with(|decider| decider.header_mode = HeaderMode::Send(style))
+    }
+
+    /// Omits the headers about limits. Denied requests still get `Retry-After`.
     #[must_use]
     pub fn without_headers(self) -> Self {
-        self.with(|gate| gate.telling = Telling::Quiet)
+        self.with(|decider| decider.header_mode = HeaderMode::Omit)
     }
 
-    /// For services whose bodies are neither axum's nor tonic's nor boxed by `http-body-util`: the
-    /// response has a [`LimitedBody`] around the service's own.
+    /// For services whose bodies are neither axum's, tonic's nor boxed by `http-body-util`: the
+    /// response body is a [`LimitedBody`] around the body of the service.
     #[must_use]
     pub fn any_body(self) -> AnyBody<Self> {
         AnyBody::new(self)
@@ -216,14 +212,14 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, self.gate.clone())
+        RateLimit::new(inner, self.decider.clone())
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
-            .field("limiter", &self.gate.limiter)
+            .field("limiter", &self.decider.limiter)
             .finish_non_exhaustive()
     }
 }

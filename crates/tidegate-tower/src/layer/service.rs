@@ -11,21 +11,21 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::admission::Admission;
 use super::body::{LimitedBody, ResponseBody};
+use super::decider::Decider;
 use super::future::ResponseFuture;
-use super::gate::Gate;
-use super::outcome::Outcome;
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    gate: Arc<Gate>,
+    decider: Arc<Decider>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, gate: Arc<Gate>) -> Self {
-        Self { inner, gate }
+    pub(super) fn new(inner: S, decider: Arc<Decider>) -> Self {
+        Self { inner, decider }
     }
 }
 
@@ -44,26 +44,26 @@ where
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture<S, B> {
         let (head, body) = request.into_parts();
-        let outcome = match self.gate.now(&head) {
-            Some(Outcome::Deny(response)) => return ResponseFuture::denied(response),
-            Some(Outcome::Pass(passed)) if !passed.has_turn() => {
+        let admission = match self.decider.decide_now(&head) {
+            Some(Admission::Deny(response)) => return ResponseFuture::denied(response),
+            Some(Admission::Pass(passed)) if !passed.is_queued() => {
                 return ResponseFuture::passing(&mut self.inner, passed, head, body);
             }
-            outcome => outcome,
+            admission => admission,
         };
-        // The service that is ready is this one, so the other stays behind.
+        // `self.inner` is the instance that is ready, so the call takes it and leaves the clone.
         let other = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, other);
-        let gate = self.gate.clone();
+        let decider = self.decider.clone();
         let deciding = Box::pin(async move {
-            let outcome = match outcome {
-                Some(Outcome::Pass(mut passed)) => {
-                    passed.wait_for_turn().await;
-                    Outcome::Pass(passed)
-                }
-                _ => gate.later(&head).await,
+            let mut admission = match admission {
+                Some(admission) => admission,
+                None => decider.decide(&head).await,
             };
-            (head, outcome)
+            if let Admission::Pass(passed) = &mut admission {
+                passed.wait_in_queue().await;
+            }
+            (head, admission)
         });
         ResponseFuture::deciding(ready, deciding, body)
     }
@@ -75,7 +75,7 @@ impl<S: std::fmt::Debug> std::fmt::Debug for RateLimit<S> {
     }
 }
 
-/// A layer, or a service, that puts a [`LimitedBody`] around the bodies of the service behind it.
+/// A layer or service that wraps the bodies of the inner service in a [`LimitedBody`].
 #[derive(Clone, Debug)]
 pub struct AnyBody<T>(T);
 
@@ -112,7 +112,7 @@ where
 }
 
 pin_project! {
-    /// The answer of an [`AnyBody`].
+    /// The response future of an [`AnyBody`].
     #[derive(Debug)]
     pub struct AnyBodyFuture<F> {
         #[pin]

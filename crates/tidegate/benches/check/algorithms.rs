@@ -1,9 +1,9 @@
-//! Our algorithms among themselves.
+//! Tidegate's algorithms compared with each other.
 
 use crate::contenders::{Allowance, Contender, Table};
 use crate::keys::{Keys, Kind, Spread};
 use crate::rounds::{PARTS, fill, medians};
-use crate::{Plan, say};
+use crate::{Plan, print_line};
 
 const KEYS: u64 = 1_000_000;
 
@@ -22,15 +22,17 @@ pub(crate) fn run(plan: &Plan) {
         "sliding-window 1000000/d precision 1h".to_owned(),
         "sliding-log 1000000/d".to_owned(),
     ];
-    let keys = KEYS / plan.fewer;
+    let keys = KEYS / plan.divisor;
     let tables: Vec<Table> = notations.iter().map(|notation| Table::new(notation)).collect();
     tables.iter().for_each(|table| fill(table, Kind::Text, keys));
     let draws = [Keys::draw(Kind::Text, Spread::Uniform, keys, PARTS * plan.checks, 1)];
     let contenders: Vec<&dyn Contender> = tables.iter().map(|table| table as _).collect();
     let nanos = medians(plan, &contenders, &draws, true);
-    say("\nalgorithms at 1M, string, uniform, 1 thread, allowed: ns per check of the table\n");
+    print_line(
+        "\nalgorithms at 1M, string, uniform, 1 thread, allowed: ns per check of the table\n",
+    );
     for (notation, figure) in notations.iter().zip(&nanos) {
         let times = figure / nanos[0];
-        say(&format!("{notation:44}{figure:9.0}{times:8.2} times the first"));
+        print_line(&format!("{notation:44}{figure:9.0}{times:8.2} times the first"));
     }
 }

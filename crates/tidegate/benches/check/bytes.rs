@@ -1,11 +1,11 @@
-//! Memory per key: what the allocator was asked for, from the empty limiter on.
+//! Memory per key: bytes allocated, starting from the empty limiter.
 
-use tidegate_model::Counting;
+use tidegate_model::CountingAllocator;
 
 use crate::contenders::{ALL, Allowance, Make};
 use crate::keys::Kind;
 use crate::rounds::fill;
-use crate::{Plan, say};
+use crate::{Plan, print_line};
 
 const KEYS: u64 = 1_000_000;
 
@@ -16,17 +16,17 @@ pub(crate) fn run(plan: &Plan) {
     if wanted.is_empty() {
         return;
     }
-    say(&format!("\n{:40}{}", "", ALL.map(|(name, _)| format!("{name:>9}")).concat()));
+    print_line(&format!("\n{:40}{}", "", ALL.map(|(name, _)| format!("{name:>9}")).concat()));
     for (kind, name) in wanted {
         let bytes = ALL.map(|(_, make)| format!("{:9.1}", per_key(plan, make, *kind))).concat();
-        say(&format!("{name:40}{bytes}"));
+        print_line(&format!("{name:40}{bytes}"));
     }
 }
 
 fn per_key(plan: &Plan, make: Make, kind: Kind) -> f64 {
-    let before = Counting::live_bytes();
+    let before = CountingAllocator::live_bytes();
     let contender = make(Allowance::Ample);
-    let keys = KEYS / plan.fewer;
+    let keys = KEYS / plan.divisor;
     fill(&*contender, kind, keys);
-    (Counting::live_bytes() - before) as f64 / keys as f64
+    (CountingAllocator::live_bytes() - before) as f64 / keys as f64
 }

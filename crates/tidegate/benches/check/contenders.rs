@@ -1,5 +1,6 @@
-//! Who takes part, each as its own documentation would have it used.
+//! The limiters compared, each used as its documentation recommends.
 
+use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,16 +12,16 @@ use tidegate::{Call, Charge, Cost, Engine, Limiter, Memory, Op, Rule, RuleLimit}
 
 use crate::keys::Part;
 
-/// A limiter that can be asked.
+/// A limiter under test.
 pub(crate) trait Contender: Sync {
-    /// Asks about each of these keys once, and tells how many may pass.
+    /// Checks each of these keys once, and returns how many pass.
     fn allowed(&self, keys: Part<'_>) -> usize;
 }
 
-/// What every key is allowed.
+/// The limit of every key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowance {
-    /// More than there will be: one permit a minute, and 50 million at once.
+    /// More than is used: one permit a minute, and 50 million at once.
     Ample,
     /// One permit a day, and one at once.
     Once,
@@ -48,18 +49,19 @@ impl Allowance {
 /// Makes a contender with its limit.
 pub(crate) type Make = fn(Allowance) -> Box<dyn Contender>;
 
-/// All of them by name.
-pub(crate) const ALL: [(&str, Make); 4] = [
+/// All contenders by name.
+pub(crate) const ALL: [(&str, Make); 5] = [
     ("table", |allowance| Box::new(Table::new(&allowance.notation()))),
     ("limiter", |allowance| Box::new(Whole::new(&allowance.notation()))),
     ("governor", |allowance| Box::new(Governor::new(allowance))),
+    ("allow", |allowance| Box::new(Allow(Whole::new(&allowance.notation())))),
     ("gcra", |allowance| Box::new(Gcra::new(allowance))),
 ];
 
-/// Enough for any case but the flood.
+/// Enough for every case except the flood.
 const CAP: usize = 4 << 30;
 
-/// The memory engine alone, asked with a charge.
+/// The memory engine alone, called with a charge.
 pub(crate) struct Table {
     memory: Arc<Memory>,
     limit: Arc<RuleLimit>,
@@ -77,12 +79,10 @@ impl Table {
 
     #[inline]
     pub(crate) fn check(&self, key: &[u8]) -> bool {
-        let charge = Charge { limit: &self.limit, key: key.into(), cost: Cost::ONE, who: None };
-        if let Some((_, verdict)) = self.memory.check_one(&charge) {
-            return verdict.allowed;
-        }
-        let call = Call { op: Op::Check, charges: &[charge], once: None };
-        self.memory.decide(call).now().unwrap().allowed()
+        let charge = Charge { limit: &self.limit, key: key.into(), cost: Cost::ONE, caller: None };
+        let call = Call { op: Op::Check, charges: &[charge], idempotency_key: None };
+        // The whole verdict has to be computed, as for a caller that reads all of it.
+        black_box(self.memory.decide_now(&call)).unwrap().allowed()
     }
 }
 
@@ -110,9 +110,26 @@ impl Contender for Whole {
         let Self(limiter) = self;
         match keys {
             Part::Numbers(keys) => count(keys, |key| {
-                limiter.check_now(key.to_ne_bytes().as_slice()).unwrap().allowed()
+                black_box(limiter.check_now(key.to_ne_bytes().as_slice())).unwrap().allowed()
             }),
-            Part::Texts(keys) => count(keys, |key| limiter.check_now(key).unwrap().allowed()),
+            Part::Texts(keys) => {
+                count(keys, |key| black_box(limiter.check_now(key)).unwrap().allowed())
+            }
+        }
+    }
+}
+
+/// The whole limiter, asked for yes or no.
+struct Allow(Whole);
+
+impl Contender for Allow {
+    fn allowed(&self, keys: Part<'_>) -> usize {
+        let Self(Whole(limiter)) = self;
+        match keys {
+            Part::Numbers(keys) => {
+                count(keys, |key| limiter.allow(key.to_ne_bytes().as_slice()).unwrap())
+            }
+            Part::Texts(keys) => count(keys, |key| limiter.allow(key).unwrap()),
         }
     }
 }
@@ -141,8 +158,8 @@ impl Contender for Governor {
     }
 }
 
-/// `gcra`, a `DashMap` too, with a hash that trusts its keys. It wants each key as its own, so a string is
-/// copied for every check, which the counting allocator makes a little dearer.
+/// `gcra`, a `DashMap` too, with a hash that is not collision-resistant. It takes keys by value, so
+/// a string is copied for every check, which the counting allocator makes slightly slower.
 struct Gcra {
     limit: gcra::RateLimit,
     numbers: gcra::RateLimiter<u64>,
@@ -177,11 +194,11 @@ fn count<K>(keys: &[K], check: impl Fn(&K) -> bool) -> usize {
     keys.iter().filter(|key| check(key)).count()
 }
 
-/// The result of a future that waits for nothing.
+/// The result of a future that does not wait.
 #[inline]
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("the future waits"),
     }
 }

@@ -1,4 +1,4 @@
-//! More keys than there is memory for: what the flood costs others, and whether it lets anybody through.
+//! More keys than fit in memory: the cost for other keys, and whether the flood admits any request.
 
 use std::fmt;
 use std::hint::black_box;
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tidegate::{Engine, Memory};
-use tidegate_model::Counting;
+use tidegate_model::CountingAllocator;
 
 use crate::contenders::{Allowance, Table};
-use crate::{Plan, say};
+use crate::{Plan, print_line};
 
 const CAP: usize = 64 << 20;
 const KEYS: u64 = 10_000_000;
-/// Keys that have used their limit up before the flood.
+/// Keys that have used up their limit before the flood.
 const HELD: u64 = 1_000;
-/// Keys of an ample limit that are asked about before and during the flood.
+/// Keys of an ample limit that are checked before and during the flood.
 const OTHERS: u64 = 1_000;
-/// Nobody gets any of it back while the flood lasts.
+/// A limit that does not recover during the flood.
 const STRICT: &str = "5/d";
 
 pub(crate) fn run(plan: &Plan) {
     if !plan.wants("flood", true) {
         return;
     }
-    let (keys, cap) = (KEYS / plan.fewer, CAP / plan.fewer as usize);
-    let (mut quiet, mut meanwhile) = (Latencies::default(), Latencies::default());
-    let before = Counting::live_bytes();
+    let (keys, cap) = (KEYS / plan.divisor, CAP / plan.divisor as usize);
+    let (mut quiet, mut during) = (Latencies::default(), Latencies::default());
+    let before = CountingAllocator::live_bytes();
     let memory = Memory::builder().cap_bytes(cap).build().into();
     let strict = Table::on(&memory, "strict", STRICT);
     let ample = Table::on(&memory, "ample", &Allowance::Ample.notation());
@@ -35,7 +35,7 @@ pub(crate) fn run(plan: &Plan) {
     assert_eq!((used_up as u64, passing()), (5 * HELD, 0));
     (0..100).for_each(|_| quiet.measure(&ample));
 
-    let (most, let_through) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (max_heap, admitted) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let is_over = AtomicBool::new(false);
     let mut nanos_per_key = 0.0;
     std::thread::scope(|scope| {
@@ -44,32 +44,34 @@ pub(crate) fn run(plan: &Plan) {
             for key in HELD..HELD + keys {
                 black_box(strict.check(&key.to_ne_bytes()));
                 if key % 10_000 == 0 {
-                    let heap = Counting::live_bytes() - before;
-                    most.fetch_max(heap, Ordering::Relaxed);
-                    let_through.fetch_add(passing(), Ordering::Relaxed);
+                    let heap = CountingAllocator::live_bytes() - before;
+                    max_heap.fetch_max(heap, Ordering::Relaxed);
+                    admitted.fetch_add(passing(), Ordering::Relaxed);
                 }
             }
             is_over.store(true, Ordering::Relaxed);
             (nanos() - began) as f64 / keys as f64
         });
         while !is_over.load(Ordering::Relaxed) {
-            meanwhile.measure(&ample);
+            during.measure(&ample);
         }
         nanos_per_key = flood.join().unwrap();
     });
-    let let_through = let_through.into_inner() + passing();
-    let (most, told) = (most.into_inner(), memory.health().memory_bytes);
-    say(&format!(
+    let admitted = admitted.into_inner() + passing();
+    let (max_heap, reported) = (max_heap.into_inner(), memory.health().memory_bytes);
+    print_line(&format!(
         "\nflood of {keys} keys against a cap of {cap} bytes, {nanos_per_key:.0} ns each"
     ));
-    say(&format!("  heap at most {most} bytes; {told} in the end, by the engine's own count"));
-    say(&format!("  {HELD} keys that were at their limit: {let_through} let through"));
-    say(&format!("  other keys, ns per check: before {quiet}; meanwhile {meanwhile}"));
-    assert_eq!(let_through, 0);
+    print_line(&format!(
+        "  heap at most {max_heap} bytes; {reported} at the end, as reported by the engine"
+    ));
+    print_line(&format!("  {HELD} keys that were at their limit: {admitted} admitted"));
+    print_line(&format!("  other keys, ns per check: before {quiet}; during {during}"));
+    assert_eq!(admitted, 0);
 }
 
-/// How many checks took each number of nanoseconds; the last place is for all that took longer. Counted
-/// in place, so that nothing is allocated meanwhile.
+/// Number of checks by duration in nanoseconds; the last slot counts all longer ones. Preallocated,
+/// so that measuring allocates nothing.
 struct Latencies(Vec<u64>);
 
 impl Default for Latencies {
@@ -89,8 +91,8 @@ impl Latencies {
         }
     }
 
-    /// Nanoseconds that all but one in `many` did not exceed.
-    fn but_one_in(&self, many: u64) -> usize {
+    /// Nanoseconds that all but one in `many` checks did not exceed.
+    fn all_but_one_in(&self, many: u64) -> usize {
         let total: u64 = self.0.iter().sum();
         let mut longer = total / many;
         self.0
@@ -106,7 +108,8 @@ impl Latencies {
 
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (half, p99, p999) = (self.but_one_in(2), self.but_one_in(100), self.but_one_in(1_000));
+        let (half, p99, p999) =
+            (self.all_but_one_in(2), self.all_but_one_in(100), self.all_but_one_in(1_000));
         write!(f, "p50 {half}, p99 {p99}, p99.9 {p999}")
     }
 }

@@ -1,10 +1,10 @@
-//! Keys, and the order in which they come. All of it is drawn before anything is measured.
+//! Keys and their order. All are generated before anything is measured.
 
 use std::fmt;
 
-use tidegate_model::Rng;
+use tidegate_model::TraceRng;
 
-/// What kind of key.
+/// Type of the keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// 8 bytes.
@@ -13,23 +13,23 @@ pub(crate) enum Kind {
     Text,
 }
 
-/// How often each key comes.
+/// How often each key is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spread {
-    /// All as often as each other.
+    /// All equally often.
     Uniform,
-    /// The n-th in 1/n of the cases of the first.
+    /// The n-th key 1/n as often as the first.
     Zipf,
 }
 
-/// Keys one after the other in memory, so that fetching them costs little, as it does where they
-/// have just come with a request.
+/// Keys in consecutive memory, so that fetching them is cheap, as for keys that have just been
+/// received with a request.
 pub(crate) enum Keys {
     Numbers(Vec<u64>),
     Texts(Vec<String>),
 }
 
-/// Some of them.
+/// A slice of the keys.
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'a> {
     Numbers(&'a [u64]),
@@ -39,17 +39,17 @@ pub(crate) enum Part<'a> {
 impl Keys {
     /// The keys of these indices.
     pub(crate) fn new(kind: Kind, indices: impl Iterator<Item = u64>) -> Self {
-        // Scattered, so that no hash finds an order in them.
-        let numbers = indices.map(|index| Rng::new(index).any());
+        // Scattered, so that no hash benefits from their order.
+        let numbers = indices.map(|index| TraceRng::new(index).any());
         match kind {
             Kind::Number => Self::Numbers(numbers.collect()),
             Kind::Text => Self::Texts(numbers.map(|n| format!("user{n:020}")).collect()),
         }
     }
 
-    /// `count` keys drawn from `among` ones.
+    /// `count` keys drawn from `among` different ones.
     pub(crate) fn draw(kind: Kind, spread: Spread, among: u64, count: usize, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = TraceRng::new(seed);
         match spread {
             Spread::Uniform => Self::new(kind, (0..count).map(|_| rng.below(among))),
             Spread::Zipf => {
@@ -66,7 +66,7 @@ impl Keys {
         }
     }
 
-    /// The `n`-th part of `count` keys; after the last comes the first.
+    /// The `n`-th part of `count` keys, cyclically.
     pub(crate) fn part(&self, n: usize, count: usize) -> Part<'_> {
         let part = |len: usize| {
             let start = n % (len / count) * count;
@@ -79,7 +79,7 @@ impl Keys {
     }
 }
 
-/// Draws by a search in the running totals of 1, 1/2, 1/3 and so on.
+/// Draws by a binary search in the cumulative sums of 1, 1/2, 1/3 and so on.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -92,7 +92,7 @@ impl Zipf {
         Self(totals.collect())
     }
 
-    fn draw(&self, rng: &mut Rng) -> u64 {
+    fn draw(&self, rng: &mut TraceRng) -> u64 {
         let last = self.0.len() - 1;
         let drawn = rng.below(1 << 53) as f64 / (1_u64 << 53) as f64 * self.0[last];
         self.0.partition_point(|total| *total <= drawn).min(last) as u64

@@ -1,4 +1,4 @@
-//! Contenders that take turns.
+//! Contenders take turns.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use crate::Plan;
 use crate::contenders::Contender;
 use crate::keys::{Keys, Kind};
 
-/// How many parts of the drawn keys there are: each round takes the next, so that what a round has
-/// left in the caches is of little use to the one after.
+/// Number of parts of the drawn keys. Each round uses the next part, so that it benefits little
+/// from the caches of the previous round.
 pub(crate) const PARTS: usize = 4;
 
-/// Nanoseconds per check of each contender. There is a thread for each list of keys.
+/// Nanoseconds per check of each contender. Each list of keys has a thread.
 pub(crate) fn medians(
     plan: &Plan,
     contenders: &[&dyn Contender],
@@ -21,39 +21,39 @@ pub(crate) fn medians(
     all_allowed: bool,
 ) -> Vec<f64> {
     let mut nanos = vec![Vec::new(); contenders.len()];
-    // The first round warms up.
+    // The first round is a warm-up.
     for round in 0..=plan.rounds {
         for turn in 0..contenders.len() {
-            // Nobody always comes after the same.
-            let place = (turn + round) % contenders.len();
-            let (time, allowed) = measure(plan, contenders[place], draws, round);
-            let asked = plan.checks * draws.len();
-            assert_eq!(allowed, if all_allowed { asked } else { 0 }, "contender {place}");
+            // The order rotates, so that no contender always follows the same one.
+            let index = (turn + round) % contenders.len();
+            let (time, allowed) = measure(plan, contenders[index], draws, round);
+            let checked = plan.checks * draws.len();
+            assert_eq!(allowed, if all_allowed { checked } else { 0 }, "contender {index}");
             if round > 0 {
-                nanos[place].push(time);
+                nanos[index].push(time);
             }
         }
     }
     nanos.into_iter().map(median).collect()
 }
 
-/// Asks about every key from 0 to `count` once.
+/// Checks every key from 0 to `count` once.
 pub(crate) fn fill(contender: &dyn Contender, kind: Kind, count: u64) {
-    const AT_ONCE: u64 = 100_000;
-    for first in (0..count).step_by(AT_ONCE as usize) {
-        let keys = first..count.min(first + AT_ONCE);
+    const BATCH: u64 = 100_000;
+    for first in (0..count).step_by(BATCH as usize) {
+        let keys = first..count.min(first + BATCH);
         let expected = (keys.end - keys.start) as usize;
         assert_eq!(contender.allowed(Keys::new(kind, keys).all()), expected);
     }
 }
 
-/// From the first thread's beginning to the last one's end: where there are too few processors, all
-/// contenders wait for them alike, whether or not they fit into a slice of time.
+/// Measured from the first thread's start to the last one's end: with too few CPUs, all contenders
+/// wait for them alike, even if their work fits into one time slice.
 fn measure(plan: &Plan, contender: &dyn Contender, draws: &[Keys], round: usize) -> (f64, usize) {
     let ready = AtomicUsize::new(0);
     let work = |keys: &Keys| {
         let keys = keys.part(round, plan.checks);
-        // A thread that had to be woken would come when the other has done most of its work.
+        // Spins, because a thread that has to be woken would start when the other is nearly done.
         ready.fetch_add(1, Ordering::AcqRel);
         while ready.load(Ordering::Acquire) < draws.len() {
             spin_loop();

@@ -4,14 +4,14 @@ use std::hint::black_box;
 
 use governor::clock::{Clock as _, DefaultClock};
 use tidegate::{Clock, SystemClock};
-use tidegate_model::Rng;
+use tidegate_model::TraceRng;
 
 use crate::contenders::{ALL, Allowance, Contender};
 use crate::keys::{Keys, Kind, Spread};
 use crate::rounds::{PARTS, fill, median, medians};
-use crate::{Plan, say};
+use crate::{Plan, print_line};
 
-/// Contenders that have the same keys: their cases differ only in who comes when.
+/// Cases with the same keys; they differ only in the order of the checks.
 struct Group {
     keys: u64,
     kind: Kind,
@@ -41,7 +41,7 @@ impl Group {
         let allowance = if self.denied { Allowance::Once } else { Allowance::Ample };
         let contenders = ALL.map(|(_, make)| make(allowance));
         let contenders = contenders.each_ref().map(|contender| &**contender as &dyn Contender);
-        let keys = (self.keys / plan.fewer).max(1);
+        let keys = (self.keys / plan.divisor).max(1);
         contenders.iter().for_each(|contender| fill(*contender, self.kind, keys));
         for (name, spread, threads) in self.wanted(plan) {
             let draw = |seed| Keys::draw(self.kind, spread, keys, PARTS * plan.checks, seed);
@@ -54,7 +54,7 @@ impl Group {
         let takes_long = self.keys > 1_000_000;
         let spreads = [Spread::Uniform, Spread::Zipf];
         let cases = spreads.into_iter().flat_map(|spread| [(spread, 1), (spread, 2)]);
-        // One key has no spread.
+        // One key has no distribution.
         let cases = cases.filter(|(spread, _)| self.keys > 1 || *spread == Spread::Uniform);
         let cases = cases.map(|(spread, threads)| (self.name(spread, threads), spread, threads));
         cases.filter(move |(name, ..)| plan.wants(name, takes_long))
@@ -82,34 +82,36 @@ fn headline(plan: &Plan) {
         };
         median((0..plan.rounds).map(round).collect())
     };
-    let governors = DefaultClock::default();
-    let ours = clock(&|| _ = black_box(SystemClock.now()));
-    let theirs = clock(&|| _ = black_box(governors.now()));
-    say(&format!(
-        "ns per check, medians of {} rounds of {} checks; reading the clock is {ours:.0} ns of ours \
-         and {theirs:.0} ns of governor's,\na place in as much memory as 1M keys take, {:.0} ns\n",
+    let governor_clock = DefaultClock::default();
+    let tidegate_nanos = clock(&|| _ = black_box(SystemClock.now()));
+    let governor_nanos = clock(&|| _ = black_box(governor_clock.now()));
+    print_line(&format!(
+        "ns per check, medians of {} rounds of {} checks; reading the clock takes {tidegate_nanos:.0} ns in tidegate \
+         and {governor_nanos:.0} ns in governor,
+a random read in the memory of 1M keys takes {:.0} ns
+",
         plan.rounds,
         plan.checks,
         far_read(plan)
     ));
     let names = ALL.map(|(name, _)| format!("{name:>9}")).concat();
-    say(&format!("{:40}{names}   governor/table  governor/limiter", ""));
+    print_line(&format!("{:40}{names}   limiter/table  governor/table", ""));
 }
 
-/// How long it takes to read a place in as much memory as a million keys take, on a walk on which only
-/// each place tells the next.
+/// Nanoseconds of a random read in as much memory as a million keys use, along a chain in which
+/// each slot holds the index of the next.
 fn far_read(plan: &Plan) -> f64 {
     const BYTES: u64 = 36 << 20;
-    let places = u32::try_from(BYTES / 4 / plan.fewer).unwrap();
-    let mut next: Vec<u32> = (0..places).collect();
-    // Shuffled so that the walk comes to every place before it comes back.
-    let mut rng = Rng::new(1);
+    let slots = u32::try_from(BYTES / 4 / plan.divisor).unwrap();
+    let mut next: Vec<u32> = (0..slots).collect();
+    // Shuffled so that the chain visits every slot before it repeats.
+    let mut rng = TraceRng::new(1);
     (1..next.len()).rev().for_each(|last| next.swap(last, rng.index(last)));
-    let mut place = 0;
+    let mut slot = 0;
     let mut walk = |_| {
         let start = SystemClock.elapsed();
-        (0..plan.checks).for_each(|_| place = next[place as usize]);
-        black_box(place);
+        (0..plan.checks).for_each(|_| slot = next[slot as usize]);
+        black_box(slot);
         let micros = SystemClock.elapsed().saturating_sub(start).get();
         1_000.0 * micros as f64 / plan.checks as f64
     };
@@ -119,6 +121,6 @@ fn far_read(plan: &Plan) -> f64 {
 fn row(name: &str, nanos: &[f64]) {
     let figures: String = nanos.iter().map(|nanos| format!("{nanos:9.0}")).collect();
     let [table, limiter, governor, ..] = nanos else { return };
-    let (over_table, over_limiter) = (governor / table, governor / limiter);
-    say(&format!("{name:40}{figures}{over_table:17.2}{over_limiter:18.2}"));
+    let (limiter, governor) = (limiter / table, governor / table);
+    print_line(&format!("{name:40}{figures}{limiter:16.2}{governor:16.2}"));
 }

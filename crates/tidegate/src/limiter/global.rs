@@ -1,4 +1,4 @@
-//! The limiter of the whole process.
+//! The process-wide limiter.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,14 +9,14 @@ use crate::{Memory, Policy};
 static GLOBAL: OnceLock<Limiter> = OnceLock::new();
 
 impl Limiter {
-    /// The limiter of the process: the one that [`set_global`](Self::set_global) was given. If nobody
-    /// has set one by the first call, it counts in memory under no rules of its own.
+    /// The process-wide limiter, set by [`set_global`](Self::set_global). Without `set_global`, an
+    /// in-memory limiter with no rules is created on first use.
     pub fn global() -> &'static Self {
         GLOBAL.get_or_init(|| Self::with_policy(Memory::default(), Policy::default()))
     }
 
-    /// Makes this the limiter of the process, for good. Refused once there is one, and there is as
-    /// soon as somebody has asked for it: what was counted so far would be forgotten.
+    /// Sets the process-wide limiter, permanently. Refused once it is initialized, also by the
+    /// first use of [`global`](Self::global): its counts would be lost.
     ///
     /// ```
     /// use tidegate::{Limit, Limiter, Memory};
@@ -30,13 +30,16 @@ impl Limiter {
     }
 }
 
-/// The process has its limiter already.
+/// The process-wide limiter is already initialized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GlobalInUse;
 
 impl fmt::Display for GlobalInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the process-wide limiter is in use already; set it once, first thing in main")
+        f.write_str(
+            "the process-wide limiter is already initialized; call set_global once, at the start \
+             of main",
+        )
     }
 }
 

@@ -1,43 +1,56 @@
-//! What programs use: rules over an engine.
+//! The interface for programs. Imports: clock, engine, fingerprint, key, memory, network, policy.
 //!
-//! # Layout
+//! - `check`, `update`: builders of a check and of an update. `wait`: waiting until a check can
+//!   pass. `wait_queue`: FIFO queues of waiting callers. `line_filter`, `lines`: keys that others
+//!   wait for. `plain_check`: checks of such keys. `poll_once`: futures that are ready.
+//! - `reservation`: permits reserved, then committed or cancelled. `hold_guard`: hold that is
+//!   settled on drop. `hold_settlement`: the end of a hold, sent until the store confirms it.
+//!   `settlement_counts`: those that it did not confirm.
+//! - `enter`: check and concurrency slot in one step. `slot`: a held slot, renewed in the
+//!   background.
+//! - `global`: the process-wide limiter. `attribute`: runtime of `#[rate_limit]`.
 //!
-//! - `asking`: one question, built step by step and then awaited.
-//! - `waiting`: standing in a queue until it is one's turn. `line`: the queue.
-//! - `reservation`: permits set aside, to be committed or cancelled. `held`: what ends with its keeper.
-//! - `entering`: passing and taking a place in one step. `slot`: the place, kept while work goes on.
-//! - `global`: the limiter of the process. `site`: a function under a limit.
+//! The methods of [`Limiter`] that make a builder are next to the builder: this file imports none.
 
-mod asking;
-mod entering;
-mod global;
-mod held;
-mod line;
-mod reservation;
 #[cfg(feature = "macros")]
-pub mod site;
+pub mod attribute;
+mod check;
+mod enter;
+mod global;
+mod hold_guard;
+mod hold_settlement;
+mod line_filter;
+mod lines;
+mod plain_check;
+mod poll_once;
+mod reservation;
+mod settlement_counts;
 mod slot;
-mod waiting;
+mod update;
+mod wait;
+mod wait_queue;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_core::{Cost, Limit, Verdict};
+use tidegate_core::{Cost, Expiry, Limit};
 
-pub use self::asking::{Ask, Asking, Telling};
-pub use self::entering::{Entered, Entering};
+pub use self::check::Check;
+pub use self::enter::{Enter, Entered};
 pub use self::global::GlobalInUse;
-use self::line::Lines;
+use self::lines::line_of_charge;
 pub use self::reservation::{Reservation, Reserve};
+use self::settlement_counts::SettlementCounts;
 pub use self::slot::Slot;
+pub use self::update::Update;
+use self::wait_queue::WaitQueues;
 use crate::engine::Refusal;
 use crate::key::Fingerprints;
-use crate::policy::Lists;
+use crate::policy::ListMode;
 use crate::{
-    Charge, Clock, Decision, Engine, EngineError, HoldId, Inspection, InvalidRule, Key, Op, Plan,
-    Policy, PolicyRule, Rule, Source,
+    Call, Clock, Decision, Engine, EngineError, Inspection, InvalidRule, Key, Op, Policy,
+    PolicyRule, Rule,
 };
 
 /// Rules over an engine. Clones are the same limiter.
@@ -61,16 +74,17 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    shared: Arc<Shared>,
+    shared: Arc<LimiterInner>,
 }
 
-struct Shared {
+struct LimiterInner {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     policy: ArcSwap<Policy>,
-    /// Held by whoever puts another policy in the place of the present one.
+    /// Held while the policy is replaced.
     changing: Mutex<()>,
-    lines: Lines,
+    queues: WaitQueues,
+    settlements: SettlementCounts,
     fingerprints: Fingerprints,
 }
 
@@ -80,26 +94,25 @@ impl Limiter {
 
     /// A limiter of one limit.
     ///
-    /// Its state goes by the limit itself: two limiters of the same limit on one engine count
-    /// together, two of different limits do not. To choose a name, make a [`Rule`].
+    /// The name of its state is the limit itself: two limiters of the same limit on one engine
+    /// share counts, two of different limits do not. To choose a name, make a [`Rule`].
     ///
-    /// A limit in a time zone that does not exist is refused with every call; to be told at
-    /// once, make a [`Rule`].
+    /// A limit in an unknown time zone is refused with every call; a [`Rule`] reports it at once.
     pub fn new(engine: impl Engine, limit: Limit) -> Self {
         let state = format!("{}:{limit}", Self::DEFAULT_RULE);
         let rule = Rule::named(Self::DEFAULT_RULE, state, limit);
-        // One rule has no other to share its name with.
+        // A single rule cannot have a duplicate name.
         Self::with_policy(engine, Policy::new([PolicyRule::from(rule)]).unwrap_or_default())
     }
 
-    /// A limiter of several rules, each with a name of its own.
+    /// A limiter of several rules with distinct names.
     pub fn with_rules(
         engine: impl Engine,
         rules: impl IntoIterator<Item = Rule>,
     ) -> Result<Self, InvalidRule> {
         let policy = Policy::new(rules.into_iter().map(PolicyRule::from))?;
         let limits = policy.limits().count();
-        if limits == 0 || limits > crate::Call::MAX_CHARGES {
+        if limits == 0 || limits > Call::MAX_CHARGES {
             return Err(InvalidRule::LimitCount(limits));
         }
         Ok(Self::with_policy(engine, policy))
@@ -107,119 +120,64 @@ impl Limiter {
 
     /// A limiter of a whole policy.
     pub fn with_policy(engine: impl Engine, policy: impl Into<Arc<Policy>>) -> Self {
+        Self::with_engine(Arc::new(engine), policy)
+    }
+
+    /// As [`with_policy`](Self::with_policy), on an engine that is shared with others or was chosen
+    /// at run time.
+    pub fn with_engine(engine: Arc<dyn Engine>, policy: impl Into<Arc<Policy>>) -> Self {
         let policy = policy.into();
-        policy.enact();
-        let shared = Shared {
+        policy.activate();
+        let shared = LimiterInner {
             clock: engine.clock(),
-            engine: Arc::new(engine),
+            engine,
             policy: ArcSwap::new(policy),
             changing: Mutex::new(()),
-            lines: Lines::default(),
+            queues: WaitQueues::default(),
+            settlements: SettlementCounts::default(),
             fingerprints: Fingerprints::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// May `key` pass now? Every limit of every rule is asked, and charged if all allow it.
-    pub fn check<'a>(&'a self, key: impl Into<Key<'a>>) -> Asking<'a> {
-        Asking::of_all(self, Op::Check, key.into())
-    }
-
-    /// As [`check`](Self::check), without a runtime; refused by an engine that has to wait.
-    pub fn check_now<'a>(&'a self, key: impl Into<Key<'a>>) -> Result<Decision, EngineError> {
-        let key = key.into();
-        match self.check_one(key, Cost::ONE, None) {
-            Some((source, verdict)) => Ok(Decision::of_one(source, verdict)),
-            None => self.check(key).now(),
-        }
-    }
-
-    /// A check of a policy that is a single limit needs no plan, if the engine answers at once.
-    #[inline(always)]
-    fn check_one(&self, key: Key<'_>, cost: Cost, who: Option<&str>) -> Option<(Source, Verdict)> {
-        let policy = self.shared.policy.load();
-        let limit = policy.plain_limit().filter(|_| key.is_valid())?;
-        self.engine().check_one(&Charge { limit, key, cost, who })
-    }
-
-    /// May all of these pass now? Each names its rule, its key and its cost; all or none.
-    pub fn check_each<'a>(&'a self, asks: &'a [Ask<'a>]) -> Asking<'a> {
-        Asking::of_each(self, Op::Check, asks)
-    }
-
-    /// Does `op` with what a policy has planned. See [`Policy::plan_request`] and
-    /// [`Policy::plan_questions`]; a plan that needs no engine answers with its own decision.
-    pub fn ask<'a>(&'a self, op: Op, plan: &'a Plan<'a>) -> Asking<'a> {
-        Asking::of_plan(self, op, plan)
-    }
-
-    /// Charges what has happened already, be there room for it or not.
-    pub fn record<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Telling<'a> {
-        Telling::new(self, Op::Record, key.into(), cost)
-    }
-
-    /// Gives back at most `cost` of what `key` has used.
-    pub fn refund<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Telling<'a> {
-        Telling::new(self, Op::Refund, key.into(), cost)
-    }
-
-    /// Forgets what `key` has used, and its reservations.
-    pub fn reset<'a>(&'a self, key: impl Into<Key<'a>>) -> Telling<'a> {
-        Telling::new(self, Op::Reset, key.into(), 0)
-    }
-
-    /// Waits until `key` may pass, first come first served, but no longer than `timeout`. Answers
-    /// at once if even the earliest possible turn is later than that.
-    ///
-    /// Dropping the future leaves the line and charges nothing. A `leaky-bucket .. queue` is charged
-    /// when the turn has come, not before. The order is kept among those who
-    /// wait for the same key in this limiter; [`check`](Self::check) does not stand in line.
-    pub async fn acquire<'a>(
-        &'a self,
-        key: impl Into<Key<'a>>,
-        timeout: Duration,
-    ) -> Result<Decision, Limited> {
-        self.check(key).wait(timeout).await
-    }
-
-    /// Lets `key` pass and gives it a place, if every limit allows it: those that count requests are
-    /// charged, those that count holders (`concurrency`) have one holder more, whatever the cost. The
-    /// place is kept for as long as the [`Slot`] lives; dropped, it is given back.
+    /// Sets how many callers of this limiter and its clones may wait for one key at the same time;
+    /// 4,096 by default, at least 1. Beyond that, a caller is denied at once, with the time until
+    /// those that wait have passed.
     ///
     /// ```
-    /// use std::time::Duration;
-    /// use tidegate::{Limiter, Memory, Rule};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let rule = Rule::new("reports", ["100/h".parse()?, "concurrency 1 lease 30s".parse()?])?;
-    /// let limiter = Limiter::with_rules(Memory::default(), [rule])?;
-    /// let entered = limiter.enter("user-42").cost(5).await?;
-    /// assert!(limiter.enter("user-42").await.is_err(), "one at a time");
-    /// drop(entered);
-    /// limiter.enter("user-42").wait(Duration::from_secs(1)).await?;
-    /// # Ok(())
-    /// # }
+    /// use tidegate::{Limiter, Memory};
+    /// let limiter = Limiter::new(Memory::default(), "1/s".parse()?).max_waiting_per_key(64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn enter<'a>(&'a self, key: impl Into<Key<'a>>) -> Entering<'a> {
-        Entering::new(Asking::of_entry(self, key.into()))
+    #[must_use]
+    pub fn max_waiting_per_key(self, max: usize) -> Self {
+        self.shared.queues.set_max_per_key(max.max(1));
+        self
     }
 
-    /// Sets `cost` aside for `key`, to be committed or cancelled. Dropped, it is cancelled.
-    pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Reserve<'a> {
-        Reserve::new(Asking::of_all(self, Op::Peek, key.into()).cost(cost))
+    /// Holds that this limiter could not settle. At the end of a request a slot is released and a
+    /// cost charged in the background, with retries until the hold expires. If the store replies to
+    /// none of them, the slot was taken until then, and the cost is not charged.
+    pub fn unsettled_holds(&self) -> u64 {
+        self.shared.settlements.given_up()
     }
 
-    /// The reservation of this id, made here or by another process on the same store.
-    pub fn reservation(&self, id: HoldId) -> Reservation {
-        Reservation::found(self, id)
+    /// Callers that wait at present.
+    pub fn waiting(&self) -> usize {
+        self.shared.queues.waiting()
     }
 
-    /// What is known about `key`, one for each limit of every rule.
+    /// Callers that were denied at once because too many waited for their key; see
+    /// [`max_waiting_per_key`](Self::max_waiting_per_key).
+    pub fn refused_waits(&self) -> u64 {
+        self.shared.queues.refused()
+    }
+
+    /// The state of `key`, one entry per limit of every rule.
     pub async fn inspect(&self, key: impl Into<Key<'_>>) -> Result<Vec<Inspection>, EngineError> {
         let (key, policy) = (key.into(), self.policy());
         let mut inspections = Vec::new();
-        let plan = policy.plan_all(key, Cost::ZERO, Lists::Ignore, self.shared.clock.now())?;
+        let plan = policy.plan_key(key, Cost::ZERO, ListMode::Ignore, self.shared.clock.now())?;
         for step in plan.steps() {
             for limit in step.limits() {
                 inspections.push(self.shared.engine.inspect(limit, step.key()).await?);
@@ -228,14 +186,14 @@ impl Limiter {
         Ok(inspections)
     }
 
-    /// Puts `rule` in the place of the rule of the same name, with all that belongs to it: a plain
-    /// [`Rule`] matches every request, counts by the key that is named, and has no lists or overrides.
-    /// Consumption is kept: it is brought to
-    /// now at the old rate, rounded up, and at most the new limit.
+    /// Replaces the rule of the same name, with everything that belongs to it: a plain [`Rule`]
+    /// matches every request, counts by the key of the call, and has no lists or overrides.
+    /// Consumption is kept: it is brought to now at the old rate, rounded up, and at most the new
+    /// limit.
     ///
-    /// Limits keep their state by algorithm and position: the n-th token bucket of the rule before is
-    /// the n-th after. Changing the order of limits of one algorithm, or leaving out one that is not
-    /// the last, hands their consumption to each other.
+    /// Limits keep their state by algorithm and position: the n-th token bucket of the old rule is
+    /// the n-th of the new one. Reordering limits of one algorithm, or removing one that is not the
+    /// last, swaps their consumption.
     pub fn set_rule(&self, rule: impl Into<PolicyRule>) -> Result<(), Refusal> {
         let rule: Arc<PolicyRule> = Arc::new(rule.into());
         let refused = |_| Refusal::UnknownRule(rule.name().into());
@@ -246,25 +204,32 @@ impl Limiter {
         }
         let changed = policy.with_rule(rule.clone()).map_err(refused)?;
         let limits = changed.limits().count();
-        if limits > crate::Call::MAX_CHARGES {
+        if limits > Call::MAX_CHARGES {
             return Err(Refusal::ChargeCount(limits));
         }
-        rule.enact();
+        rule.activate();
         self.shared.policy.store(Arc::new(changed));
         drop(changing);
-        self.shared.lines.nudge_heads();
+        self.shared.queues.wake_all();
         Ok(())
     }
 
-    /// Puts a whole policy in the place of the present one, in one step: a call is decided by the
-    /// one or by the other. Consumption is kept as [`set_rule`](Self::set_rule) keeps it.
+    /// Replaces the whole policy in one step: each call is decided by the old or by the new one.
+    /// Consumption is kept as by [`set_rule`](Self::set_rule).
     pub fn set_policy(&self, policy: impl Into<Arc<Policy>>) {
         let policy = policy.into();
         let changing = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        policy.enact();
+        policy.activate();
         self.shared.policy.store(policy);
         drop(changing);
-        self.shared.lines.nudge_heads();
+        self.shared.queues.wake_all();
+    }
+
+    /// Makes the limits of `policy` newer than those of every earlier one, for a program that keeps
+    /// its policy elsewhere and passes [plans](Self::decide). Call it before the policy is used.
+    pub fn activate(&self, policy: &Policy) {
+        policy.activate();
+        self.shared.queues.wake_all();
     }
 
     /// Changes the limit of a limiter made by [`Limiter::new`]. See [`set_rule`](Self::set_rule).
@@ -280,29 +245,93 @@ impl Limiter {
         self.set_rule(Rule::named(Self::DEFAULT_RULE, state, limit))
     }
 
-    /// The names and limits of the rules as they are now.
+    /// The present names and limits of the rules.
     pub fn rules(&self) -> Vec<Rule> {
         self.policy().rules().iter().map(|rule| rule.rule().clone()).collect()
     }
 
-    /// The policy as it is now.
+    /// The present policy.
     pub fn policy(&self) -> Arc<Policy> {
         self.shared.policy.load_full()
     }
 
-    /// What `read` makes of the policy as it is now; cheaper than having it.
+    /// Applies `read` to the present policy; cheaper than [`policy`](Self::policy).
+    #[inline(always)]
     pub fn read_policy<T>(&self, read: impl FnOnce(&Policy) -> T) -> T {
         read(&self.shared.policy.load())
     }
 
-    /// The clock by which its callers wait.
+    /// The clock by which callers wait.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.shared.clock
     }
 
     /// The engine that decides.
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.shared.engine
+    #[inline]
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.shared.engine
+    }
+
+    /// Every decision of a limiter is made here or, without waiting, by
+    /// [`decide_call_now`](Self::decide_call_now).
+    async fn decide_call(&self, call: Call<'_>) -> Result<Decision, EngineError> {
+        let mut result = self.engine().decide(call).await;
+        self.after(&call, &mut result);
+        result
+    }
+
+    #[inline]
+    fn decide_call_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
+        let mut result = self.engine().decide_now(call);
+        self.after(call, &mut result);
+        result
+    }
+
+    /// Settles a hold of these limits and keys; `lines` is empty if they are not known.
+    async fn settle(&self, call: Call<'_>, lines: &[u64]) -> Result<Decision, EngineError> {
+        if lines.is_empty() {
+            return self.decide_call(call).await;
+        }
+        let result = self.engine().decide(call).await;
+        self.shared.queues.wake(lines.iter().copied());
+        result
+    }
+
+    /// Wakes waiting callers if the call may have given permits back, and notes what a hold holds.
+    #[inline]
+    fn after(&self, call: &Call<'_>, result: &mut Result<Decision, EngineError>) {
+        match (call.op, result) {
+            (Op::Check | Op::Peek | Op::Renew { .. }, _) | (Op::Hold(_), Err(_)) => {}
+            (Op::Hold(hold), Ok(decision)) => note_hold(call, hold.expiry, decision),
+            (Op::Record | Op::Refund | Op::Reset, _) => {
+                self.shared.queues.wake(call.charges.iter().map(line_of_charge));
+            }
+            (Op::Settle { .. }, result) => self.wake_after_settling(result),
+        }
+    }
+
+    /// Wakes callers that wait for what was settled: for its limits and keys if the engine knows
+    /// them, as the one in memory does, otherwise for any key of its limits.
+    fn wake_after_settling(&self, result: &Result<Decision, EngineError>) {
+        let queues = &self.shared.queues;
+        match result {
+            Ok(decision) if !decision.lines().is_empty() => {
+                queues.wake(decision.lines().iter().copied());
+            }
+            Ok(decision) => queues.wake(decision.held().iter().map(|limit| limit.tag().bits())),
+            Err(EngineError::Ambiguous(_)) => queues.wake_all(),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Notes what the hold of a decision holds, if it made one.
+fn note_hold(call: &Call<'_>, expiry: Expiry, decision: &mut Decision) {
+    if decision.hold().is_some() {
+        let held = call.charges.iter().filter(|charge| call.op.holds(charge.limit.limit()));
+        let details = decision.details_mut();
+        details.lines = held.map(line_of_charge).collect();
+        details.charged_at_expiry = expiry == Expiry::Charge;
     }
 }
 
@@ -312,12 +341,12 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// Why something that had to pass did not.
+/// Why a request did not pass.
 #[derive(Clone, Debug)]
 pub enum Limited {
-    /// A limit denied it; the decision says when to come back.
+    /// A limit denied it; the decision has `retry_after`.
     Denied(Box<Decision>),
-    /// There is no decision.
+    /// There is no decision: the engine returned an error.
     NoAnswer(EngineError),
 }
 
@@ -325,7 +354,7 @@ impl fmt::Display for Limited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denied(decision) => match decision.retry_after().span() {
-                Some(span) => write!(f, "rate limited; retry after {:?}", Duration::from(span)),
+                Some(span) => write!(f, "rate limited; retry after {span}"),
                 None => f.write_str("rate limited; the cost is larger than the whole limit"),
             },
             Self::NoAnswer(error) => error.fmt(f),
@@ -337,7 +366,7 @@ impl std::error::Error for Limited {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Denied(_) => None,
-            // It speaks with the error's own words, so what comes next is the error's cause.
+            // Display prints the error itself, so the next source is the error's cause.
             Self::NoAnswer(error) => error.source(),
         }
     }

@@ -1,4 +1,4 @@
-//! Permits set aside before the work, settled after it.
+//! Permits reserved before the work, settled after it.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -7,58 +7,71 @@ use std::time::Duration;
 
 use tidegate_core::{Cost, Expiry, Micros};
 
-use super::asking::Asking;
-use super::held::Held;
+use super::check::Check;
+use super::hold_guard::HoldGuard;
 use super::{Limited, Limiter};
 use crate::engine::Refusal;
-use crate::{Decision, EngineError, HoldId, Op};
+use crate::{Decision, EngineError, HoldId, Key, Op};
 
-/// A reservation in the making; made when it is awaited.
-#[must_use = "nothing is reserved before it is awaited"]
+impl Limiter {
+    /// Reserves `cost` for `key`; commit or cancel it. Dropping cancels.
+    pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Reserve<'a> {
+        Reserve { check: Check::of_all(self, Op::Peek, key.into()).cost(cost), ttl: None }
+    }
+
+    /// The reservation of this id, made here or by another process on the same store.
+    pub fn reservation(&self, id: HoldId) -> Reservation {
+        Reservation { guard: HoldGuard::from_id(self, id), decision: None }
+    }
+}
+
+/// A reservation; made when awaited.
+#[must_use = "does nothing unless awaited"]
 #[derive(Debug)]
 pub struct Reserve<'a> {
-    asking: Asking<'a>,
+    check: Check<'a>,
     ttl: Option<Duration>,
 }
 
 impl<'a> Reserve<'a> {
-    /// How long a reservation lasts unless told otherwise. `concurrency` has its lease instead.
+    /// Default duration. A `concurrency` limit uses its lease instead.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
-    pub(super) fn new(asking: Asking<'a>) -> Self {
-        Self { asking, ttl: None }
-    }
-
-    /// Lets it last this long, at most an hour.
+    /// Sets the duration, at most an hour.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Reserves at most once under `id`: asked again within an hour, it is the same reservation.
-    pub fn once(mut self, id: &'a str) -> Self {
-        self.asking = self.asking.once(id);
+    /// Reserves at most once under `id`: a repeated call within an hour returns the same
+    /// reservation.
+    pub fn idempotency_key(mut self, id: &'a str) -> Self {
+        self.check = self.check.idempotency_key(id);
         self
     }
 
     /// The shortest lease among the limits, or the default.
     fn ttl_or_default(&self) -> Micros {
-        let policy = self.asking.limiter.policy();
+        let policy = self.check.limiter.policy();
         let leases = policy.limits().filter_map(|limit| limit.limit().lease());
         self.ttl.map(Micros::from).or(leases.min()).unwrap_or(Self::DEFAULT_TTL.into())
     }
 
     async fn make(self) -> Result<Reservation, Limited> {
-        let op =
-            Op::Hold { id: HoldId::random()?, ttl: self.ttl_or_default(), expiry: Expiry::Release };
-        let decision = self.asking.with(op).await?;
-        let Some(id) = decision.hold() else { return Err(Limited::denied(decision)) };
-        let mut held = Held::made(self.asking.limiter, id);
+        let ttl = self.ttl_or_default();
+        let op = Op::hold(HoldId::random()?, ttl, Expiry::Release);
+        let (check, policy) = (self.check.with(op), self.check.limiter.policy());
+        let plan = check.plan(&policy).map_err(EngineError::from)?;
+        let decision = check.decide(&plan).await?;
+        let Some(mut guard) = HoldGuard::of(self.check.limiter, &decision, ttl) else {
+            return Err(Limited::denied(decision));
+        };
+        guard.set_charges(&plan);
         if decision.repeated() {
-            // Whoever made it first is the one to cancel it.
-            held.keep();
+            // Only the value that made the reservation cancels it on drop.
+            guard.keep();
         }
-        Ok(Reservation { held, decision: Some(decision) })
+        Ok(Reservation { guard, decision: Some(decision) })
     }
 }
 
@@ -71,65 +84,62 @@ impl<'a> IntoFuture for Reserve<'a> {
     }
 }
 
-/// Permits that are set aside. Dropped, they are given back; left alone, they go back at the
-/// deadline.
-#[must_use = "dropped, it is cancelled"]
+/// Reserved permits. Dropping cancels; otherwise they expire.
+#[must_use = "dropping cancels the reservation"]
 pub struct Reservation {
-    held: Held,
+    guard: HoldGuard,
     decision: Option<Decision>,
 }
 
 impl Reservation {
-    pub(super) fn found(limiter: &Limiter, id: HoldId) -> Self {
-        Self { held: Held::found(limiter, id), decision: None }
-    }
-
-    /// The name by which any process on the same store can settle it.
+    /// The id by which any process on the same store can settle it.
     pub fn id(&self) -> HoldId {
-        self.held.id()
+        self.guard.id()
     }
 
-    /// What was decided when it was made; `None` if it was found by its id.
+    /// The decision that made it; `None` if it was found by its id.
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
     }
 
-    /// Ends it and charges `cost`, which may be less or more than was reserved. After the deadline
-    /// it is charged all the same, and the decision says `expired`.
+    /// Settles the reservation and charges `cost`, which may be less or more than was reserved.
+    /// After expiry the cost is charged all the same, and the decision is marked `expired`; so it
+    /// is if the store has lost the reservation, unless it was found by its id.
     ///
-    /// If this fails or is dropped, the reservation stands until its deadline: the work was done,
-    /// so it must not be cancelled. It can still be settled by its id.
+    /// If this fails or is dropped, the reservation stays until it expires: the work was done, so
+    /// it must not be cancelled. It can still be settled by its id.
     pub fn commit(
         mut self,
         cost: u64,
     ) -> impl Future<Output = Result<Decision, EngineError>> + Send {
-        // Before the future is made: it may be dropped without being polled.
-        self.held.keep();
+        // Before the future is made: it may be dropped unpolled.
+        self.guard.keep();
         async move {
             let cost = Cost::new(cost).map_err(Refusal::from)?;
-            self.held.settle(Some(cost)).await
+            self.guard.settle(Some(cost)).await
         }
     }
 
-    /// Ends it and charges what was reserved. See [`commit`](Self::commit).
+    /// Settles the reservation and charges what was reserved. See [`commit`](Self::commit).
     pub fn commit_all(mut self) -> impl Future<Output = Result<Decision, EngineError>> + Send {
-        self.held.keep();
-        self.held.settle(None)
+        self.guard.keep();
+        self.guard.settle(None)
     }
 
-    /// Ends it and charges nothing; for `concurrency`, leaves.
+    /// Settles the reservation and charges nothing; releases slots of a `concurrency` limit.
     pub async fn cancel(self) -> Result<Decision, EngineError> {
-        self.held.settle(Some(Cost::ZERO)).await
+        self.guard.settle(Some(Cost::ZERO)).await
     }
 
-    /// Lets it last `ttl` from now. If the decision says `expired`, it had ended already.
+    /// Extends the reservation to `ttl` from now. It had expired if the decision is marked
+    /// `expired`.
     pub async fn renew(&self, ttl: Duration) -> Result<Decision, EngineError> {
-        self.held.renew(ttl.into()).await
+        self.guard.renew(ttl.into()).await
     }
 
-    /// Lets it stand until somebody settles it by its id, or until the deadline.
+    /// Keeps the reservation beyond this value; settle it by id.
     pub fn keep(mut self) -> HoldId {
-        self.held.keep()
+        self.guard.keep()
     }
 }
 

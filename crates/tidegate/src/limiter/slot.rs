@@ -1,4 +1,4 @@
-//! A place among holders, kept while work goes on.
+//! A concurrency slot, guard and renewed while the work is running.
 
 use std::fmt;
 
@@ -7,56 +7,63 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::Limiter;
-use super::held::Held;
-use crate::{Decision, EngineError, HoldId};
+use super::hold_guard::HoldGuard;
+use crate::{Decision, EngineError, HoldId, Plan};
 
-/// A place in every limit that counts holders. While it lives, a task of its own renews the place;
-/// dropped, it is given back.
+/// A slot of each `concurrency` limit; renewed in the background, released on drop.
 ///
-/// The task runs on the Tokio runtime in which the slot was made, and needs its timer. Without a
-/// runtime nothing is renewed, and the place is given back at the end of its lease at the latest. If
-/// renewing fails for that long, or the place is reset, it is gone: the work may go on, but it is no
-/// longer counted.
+/// The renewal task runs on the Tokio runtime in which the slot was made, and needs its timer.
+/// Without a runtime the slot is not renewed, and is released when its lease ends at the latest. If
+/// renewal fails for that long, or the key is reset, the slot is lost: the work may continue, but
+/// it is no longer counted.
 ///
-/// Dropped outside a runtime in front of an engine that has to be waited for, it is given back at the
-/// end of its lease.
-#[must_use = "dropped, the place is given back"]
+/// A store that does not reply at the end gets the release again, until the lease ends; see
+/// [`Limiter::unsettled_holds`]. Dropped outside a runtime, with an engine that has to wait, the
+/// slot is released when its lease ends.
+#[must_use = "dropping releases the concurrency slot"]
 pub struct Slot {
-    /// Before the place in the order of dropping: what is given back is not renewed any more.
-    renewing: Option<Renewing>,
-    held: Held,
+    /// Dropped before the guard: a released slot is not renewed.
+    renewal: Option<RenewTask>,
+    guard: HoldGuard,
 }
 
 impl Slot {
-    /// The place that `decision` has given, to be renewed for `lease` at a time; `None` if it gave
-    /// none.
+    /// The slot that `decision` made, renewed for `lease` at a time; `None` if it made none.
     ///
-    /// For a plan, that is [`Plan::lease`](crate::Plan::lease).
+    /// For a plan, the lease is [`Plan::lease`](crate::Plan::lease).
     pub fn of(limiter: &Limiter, decision: &Decision, lease: Micros) -> Option<Self> {
-        let id = decision.hold()?;
-        let renewing = Handle::try_current().ok().map(|runtime| {
-            let task = runtime.spawn(renew(Held::found(limiter, id), lease));
-            Renewing(task.abort_handle())
+        let guard = HoldGuard::of(limiter, decision, lease)?;
+        let id = guard.id();
+        let renewal = Handle::try_current().ok().map(|runtime| {
+            let task = runtime.spawn(renew(HoldGuard::from_id(limiter, id), lease));
+            RenewTask(task.abort_handle())
         });
-        Some(Self { renewing, held: Held::made(limiter, id) })
+        Some(Self { renewal, guard })
     }
 
-    /// The name by which any process on the same store can settle it.
+    /// The id by which any process on the same store can settle it.
     pub fn id(&self) -> HoldId {
-        self.held.id()
+        self.guard.id()
     }
 
-    /// Charges `cost` when it is dropped, or what was set aside if there is none. For a decision by
-    /// [`Op::Hold`](crate::Op::Hold) or [`Op::Visit`](crate::Op::Visit), which set costs aside; a place costs nothing.
+    /// Charges `cost` on drop; `None` charges what was guard. For a decision by
+    /// [`Op::hold`](crate::Op::hold) or [`Op::hold_for_request`](crate::Op::hold_for_request),
+    /// which hold costs; a slot costs nothing.
     pub fn charge_at_end(&mut self, cost: Option<Cost>) {
-        self.held.set_due(cost);
+        self.guard.set_cost_on_drop(cost);
     }
 
-    /// Gives the place back, and waits until that is done. If the decision says `expired`, it was
-    /// gone already.
+    /// Records the cost of the drop under the limits of `plan`, by which the decision was made, if
+    /// the store has lost the hold by then. Needed only if a cost is charged at the end.
+    pub fn record_if_lost(&mut self, plan: &Plan<'_>) {
+        self.guard.set_charges(plan);
+    }
+
+    /// Releases the slot, and waits for the reply. The slot was lost before if the decision is
+    /// marked `expired`.
     pub async fn leave(self) -> Result<Decision, EngineError> {
-        drop(self.renewing);
-        self.held.settle(Some(Cost::ZERO)).await
+        drop(self.renewal);
+        self.guard.settle(Some(Cost::ZERO)).await
     }
 }
 
@@ -66,29 +73,29 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The task that renews a place, ended with this: a renewal that is on its way is its last.
-struct Renewing(AbortHandle);
+/// The renewal task, aborted on drop. A renewal in flight may still complete.
+struct RenewTask(AbortHandle);
 
-impl Drop for Renewing {
+impl Drop for RenewTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Renews a place until it is gone: three times in a lease, and sooner after a failure.
-async fn renew(held: Held, lease: Micros) {
-    /// However short the lease is. A place that would need more cannot be kept.
-    const SHORTEST_PAUSE: Micros = Micros::from_millis(1);
-    let clock = held.limiter().shared.clock.clone();
-    let a_part = |parts: u64| Micros::new(lease.get() / parts).max(SHORTEST_PAUSE);
-    let mut pause = a_part(3);
+/// Renews a slot until it is lost: three times per lease, and sooner after a failure.
+async fn renew(guard: HoldGuard, lease: Micros) {
+    /// Shortest pause, however short the lease is.
+    const MIN_PAUSE: Micros = Micros::from_millis(1);
+    let clock = guard.limiter().shared.clock.clone();
+    let part_of_lease = |parts: u64| Micros::new(lease.get() / parts).max(MIN_PAUSE);
+    let mut pause = part_of_lease(3);
     loop {
         clock.sleep_until(clock.elapsed().saturating_add(pause)).await;
-        pause = match held.renew(lease).await {
-            Ok(decision) if !decision.expired() => a_part(3),
-            // It has ended, was settled or is forgotten.
+        pause = match guard.renew(lease).await {
+            Ok(decision) if !decision.expired() => part_of_lease(3),
+            // Expired, settled, or its record is gone.
             Ok(_) | Err(EngineError::Refused(_)) => return,
-            Err(_) => a_part(10),
+            Err(_) => part_of_lease(10),
         };
     }
 }

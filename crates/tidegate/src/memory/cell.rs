@@ -1,15 +1,14 @@
-//! What the memory engine keeps for one limit and one key.
+//! The general form of the state of one limit and key, with its holds.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use tidegate_core::{Cost, Hold, Holds, Micros, Packed, State, Verdict};
 
-use super::budget::Budget;
+use super::budget::{Budget, HeapSize};
 use super::table::HeapBytes;
 use crate::{Inspection, RuleLimit, Source};
 
-/// A state, its holds, and the limit that wrote them.
+/// A state, its holds, and the limit that wrote them last.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     limit: Arc<RuleLimit>,
@@ -17,24 +16,47 @@ pub(crate) struct Cell {
     holds: Holds,
 }
 
+/// Whose limit a state is under. Each has tables and budgets of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Space {
+    Rules,
+    /// Limits that come with calls.
+    Adhoc,
+}
+
+impl Space {
+    pub(crate) fn of(limit: &RuleLimit) -> Self {
+        if limit.is_per_call() { Self::Adhoc } else { Self::Rules }
+    }
+}
+
+/// Where a charge is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CellLocation {
+    /// In the key's cell, which may not exist yet.
+    Own,
+    /// In an overflow bucket that keys share.
+    Shared,
+}
+
 impl Cell {
     pub(crate) fn new(limit: &Arc<RuleLimit>) -> Self {
         Self { limit: limit.clone(), state: None, holds: Holds::default() }
     }
 
-    /// The cell of a state that was packed by `limit`.
+    /// The cell of a state packed under `limit`.
     pub(crate) fn unpacked(limit: &Arc<RuleLimit>, state: Packed) -> Option<Self> {
         let state = limit.limit().unpack(state)?;
         Some(Self { state: Some(state), ..Self::new(limit) })
     }
 
-    /// The limit and two numbers, if there is no more to it.
+    /// The limit and the packed state, if the cell has no holds and its state can be packed.
     pub(crate) fn packed(&self) -> Option<(&Arc<RuleLimit>, Packed)> {
         let state = self.state.as_ref().filter(|_| self.holds.is_empty())?;
         Some((&self.limit, self.limit.limit().pack(state)?))
     }
 
-    /// Nothing was ever charged or held, or all of it was given back.
+    /// Whether nothing is charged or held.
     pub(crate) fn is_unused(&self) -> bool {
         self.state.is_none() && self.holds.is_empty()
     }
@@ -43,13 +65,19 @@ impl Cell {
         &self.limit
     }
 
+    /// Replaces the limit by an equal instance.
+    pub(crate) fn set_limit(&mut self, same: Arc<RuleLimit>) {
+        self.limit = same;
+    }
+
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
     }
 
-    /// Makes the cell fit for `limit` and `now`: a changed limit carries the consumption over, a
-    /// clock that stepped back brings it back. Both have to be kept even if nothing is charged.
-    /// A limit older than the cell's own is a call's that was on its way when it changed.
+    /// Brings the cell to `limit` and `now`: consumption is carried over to a changed limit, and
+    /// after a step back of the clock it is rebased. Both must be stored even if nothing is
+    /// charged. A limit older than the cell's is of a call that was in flight during the change,
+    /// and is ignored.
     pub(crate) fn bring_to(&mut self, limit: &Arc<RuleLimit>, now: Micros, budget: &Budget) {
         if !Arc::ptr_eq(&self.limit, limit) && limit.is_newer_than(&self.limit) {
             self.resize(budget, |cell| cell.change(limit, now));
@@ -58,26 +86,41 @@ impl Cell {
         self.limit.limit().rebase(&mut self.state, &mut self.holds, &at);
     }
 
-    /// The cell as a call under `limit` sees it before it writes.
+    /// Prepares the cell for a call under `limit` that may be denied.
     ///
-    /// A rule's limit is put into force by whoever comes first. One that a call has brought along is
-    /// put into force only by being charged: callers with a large and a small one by turns would
-    /// otherwise have the small one forget what the large one has used.
-    pub(crate) fn seen_by(
+    /// A limit of a rule is activated by the first call that has it. One that comes with calls is
+    /// activated by a call that it allows: if callers alternate between a large and a small limit,
+    /// the small one must not discard consumption under the large one. Until then the cell recovers
+    /// under the limit that charged last.
+    pub(crate) fn prepare(&mut self, limit: &Arc<RuleLimit>, now: Micros, budget: &Budget) {
+        if self.is_under_other(limit) {
+            let at = self.limit.moment(now);
+            self.limit.limit().rebase(&mut self.state, &mut self.holds, &at);
+        } else {
+            self.bring_to(limit, now, budget);
+        }
+    }
+
+    /// Prepares the cell for a write of a call under `limit`. A limit that comes with calls is
+    /// activated by a call that takes permits, which fit, so that nothing is cut off; and by a
+    /// reset.
+    pub(crate) fn prepare_write(
         &mut self,
         limit: &Arc<RuleLimit>,
         now: Micros,
+        activates: bool,
         budget: &Budget,
-    ) -> Cow<'_, Self> {
-        let stays = limit.comes_with_call() && self.limit.limit() != limit.limit();
-        let own = self.limit.clone();
-        self.bring_to(if stays { &own } else { limit }, now, budget);
-        if !stays {
-            return Cow::Borrowed(self);
+    ) {
+        if self.is_under_other(limit) && (activates || self.is_recovered(now)) {
+            self.bring_to(limit, now, budget);
+        } else {
+            self.prepare(limit, now, budget);
         }
-        let mut copy = self.clone();
-        copy.change(limit, now);
-        Cow::Owned(copy)
+    }
+
+    /// Whether calls with other limits share the cell, and one of those has charged last.
+    fn is_under_other(&self, limit: &RuleLimit) -> bool {
+        limit.is_per_call() && self.limit.limit() != limit.limit()
     }
 
     fn change(&mut self, limit: &Arc<RuleLimit>, now: Micros) {
@@ -90,24 +133,47 @@ impl Cell {
         self.limit = limit.clone();
     }
 
-    pub(crate) fn look(&self, now: Micros, cost: Cost) -> Verdict {
-        let at = self.limit.moment(now);
-        self.limit.limit().look(self.state.as_ref(), &self.holds, &at, cost)
+    /// The capacity that counts for a call under `limit`.
+    fn capacity_under(&self, limit: &RuleLimit) -> u64 {
+        let other = self.is_under_other(limit).then_some(limit.limit());
+        other.unwrap_or(self.limit.limit()).capacity()
     }
 
-    pub(crate) fn inspect(&self, now: Micros, shared: bool) -> Inspection {
+    /// The verdict under the cell's limit, or under one that comes with calls.
+    pub(crate) fn look(&self, limit: &Arc<RuleLimit>, now: Micros, cost: Cost) -> Verdict {
+        let at = self.limit.moment(now);
+        let capacity = self.capacity_under(limit);
+        let (state, holds) = (self.state.as_ref(), &self.holds);
+        let verdict = self.limit.limit().look_within(capacity, state, holds, &at, cost);
+        if !self.is_under_other(limit) || !verdict.allowed || cost.is_zero() {
+            return verdict;
+        }
+        // The delay is that of the limit which the call activates.
+        let mut delay = Micros::ZERO;
+        if limit.limit().is_queue() {
+            let mut copy = self.clone();
+            copy.change(limit, now);
+            delay = copy.turn_after(now);
+        }
+        Verdict { delay, ..verdict }
+    }
+
+    pub(crate) fn inspect(&self, under: &Arc<RuleLimit>, now: Micros, shared: bool) -> Inspection {
         let (limit, at) = (self.limit.limit(), self.limit.moment(now));
-        let entries = limit.entries(self.state.as_ref(), &at);
+        let (state, capacity) = (self.state.as_ref(), self.capacity_under(under));
+        let (standing, recovery) = limit.standing_within(capacity, state, &self.holds, &at);
+        let entries = limit.entries(state, &at);
         Inspection {
             source: Source::Memory,
-            standing: limit.standing(self.state.as_ref(), &self.holds, &at),
-            limit: limit.capacity(),
-            entries: entries.map(|(who, permits)| (who.map(Into::into), permits)).collect(),
+            standing,
+            limit: capacity,
+            recovery,
+            entries: entries.map(|(caller, permits)| (caller.map(Into::into), permits)).collect(),
             shared,
         }
     }
 
-    /// Consumption and holds have gone: the cell says nothing that no cell would not say.
+    /// Whether consumption and holds have fully recovered: the cell equals an unused one.
     pub(crate) fn is_recovered(&self, now: Micros) -> bool {
         let at = self.limit.moment(now);
         let standing = self.limit.limit().standing(self.state.as_ref(), &self.holds, &at);
@@ -115,33 +181,33 @@ impl Cell {
     }
 
     /// Bytes that the next charge will allocate.
-    pub(crate) fn growth(&self, who: Option<&str>) -> usize {
-        self.limit.limit().growth(self.state.as_ref(), who)
+    pub(crate) fn growth(&self, caller: Option<&str>) -> usize {
+        self.limit.limit().growth(self.state.as_ref(), caller)
     }
 
     pub(crate) fn charge(
         &mut self,
         now: Micros,
         cost: Cost,
-        mut who: Option<&str>,
+        mut caller: Option<&str>,
         budget: &Budget,
     ) {
         self.write(now, budget, |cell| {
             let (limit, at) = (cell.limit.limit(), cell.limit.moment(now));
-            // What may not grow gets coarser instead: without the name, then with fewer entries,
-            // later to recover and never too early.
-            let before = cell.heap_bytes();
+            // A cell that may not grow gets coarser: without the caller, then with fewer entries.
+            // It recovers later because of that, never earlier.
+            let before = cell.heap_bytes().own;
             loop {
-                let growth = limit.growth(cell.state.as_ref(), who);
-                let freed = before.saturating_sub(cell.heap_bytes());
+                let growth = limit.growth(cell.state.as_ref(), caller);
+                let freed = before.saturating_sub(cell.heap_bytes().own);
                 if growth == 0 || budget.has_room_for(growth.saturating_sub(freed)) {
                     break;
                 }
-                if who.take().is_none() && !limit.compact(&mut cell.state, &at) {
+                if caller.take().is_none() && !limit.compact(&mut cell.state, &at) {
                     break;
                 }
             }
-            limit.charge(&mut cell.state, &at, cost, who);
+            limit.charge(&mut cell.state, &at, cost, caller);
         });
     }
 
@@ -156,12 +222,13 @@ impl Cell {
         self.write(now, budget, |cell| cell.holds.insert(hold));
     }
 
-    /// Ends the hold of `id`, unless it has ended by itself.
+    /// Removes the hold `id`, unless it has expired.
     pub(crate) fn release(&mut self, now: Micros, id: u128, budget: &Budget) -> Option<Hold> {
         self.write(now, budget, |cell| cell.holds.remove(id))
     }
 
-    /// Forgets what is used and what would be released. What is charged at its end stays held.
+    /// Clears consumption and the holds that would be released. Holds that are charged when they
+    /// expire stay.
     pub(crate) fn clear(&mut self, now: Micros, budget: &Budget) {
         self.write(now, budget, |cell| {
             cell.state = None;
@@ -174,18 +241,18 @@ impl Cell {
         self.limit.limit().turn_after(self.state.as_ref(), &self.holds, &at)
     }
 
-    /// Does the hold of `id` still last?
-    pub(crate) fn holds_still(&self, id: u128, now: Micros) -> bool {
+    /// Whether the hold `id` is active.
+    pub(crate) fn has_active_hold(&self, id: u128, now: Micros) -> bool {
         self.holds.iter().any(|hold| hold.id == id && hold.deadline > now)
     }
 
-    /// The same consumption for another key, which has used no more than that.
-    pub(crate) fn twin(&self) -> Self {
+    /// A copy of the consumption without holds, for a key that has used no more than that.
+    pub(crate) fn copy_of_state(&self) -> Self {
         let (limit, state) = (self.limit.clone(), self.state.clone());
         Self { limit, state, holds: Holds::default() }
     }
 
-    /// Whatever has ended by now is gone or charged before `change` is made.
+    /// Applies `change` after expired holds are removed or charged.
     fn write<T>(&mut self, now: Micros, budget: &Budget, change: impl FnOnce(&mut Self) -> T) -> T {
         self.resize(budget, |cell| {
             let at = cell.limit.moment(now);
@@ -197,14 +264,14 @@ impl Cell {
     fn resize<T>(&mut self, budget: &Budget, change: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.heap_bytes();
         let result = change(self);
-        budget.resized(before, self.heap_bytes());
+        budget.heap_resized(before, self.heap_bytes());
         result
     }
 }
 
 impl HeapBytes for Cell {
-    fn heap_bytes(&self) -> usize {
-        let state = self.state.as_ref().map_or(0, State::heap_bytes);
-        state + self.holds.heap_bytes() + self.limit.own_bytes()
+    fn heap_bytes(&self) -> HeapSize {
+        let own = self.state.as_ref().map_or(0, State::heap_bytes);
+        HeapSize { own, holds: self.holds.heap_bytes() }
     }
 }

@@ -1,208 +1,250 @@
-//! Calls about a hold: its end, and its renewal.
-
-use std::sync::Arc;
+//! Calls about a hold: settle and renew.
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Expiry, Hold, Micros, Verdict};
 
-use super::locked::{Locked, Part, Parts, Place, peek};
+use super::cell::CellLocation;
+use super::locked_shards::{CellCharge, CellCharges, LockedShards, peek};
+use super::records::{HeldCell, Settled, StoredHold};
+use super::rule_records::RuleNumber;
+use super::state::Memory;
 use super::table::Table;
-use super::{Full, HeldPart, Memory, Reserved, lock};
-use crate::engine::Refusal;
-use crate::sync::MutexGuard;
-use crate::{Decision, EngineError, HoldId, Op, RuleLimit, Source};
+use crate::engine::{Refusal, check_ttl};
+use crate::sync::{MutexGuard, lock, try_lock};
+use crate::{Decision, EngineError, HoldId, HoldSpec, Op, Source};
 
-/// The holds that share a shard with the one a call is about.
-pub(super) struct HoldsLocked<'a>(MutexGuard<'a, Table<Reserved>>);
+/// The locked shard of holds that a call is about.
+pub(super) struct LockedHolds<'a> {
+    table: MutexGuard<'a, Table<StoredHold>>,
+    /// The rule of the hold that the call makes.
+    pub(super) rule: RuleNumber,
+}
 
-impl HoldsLocked<'_> {
-    /// Makes room for one more hold on `parts`, here and with the cells.
+impl LockedHolds<'_> {
+    /// Records visited when a hold is made.
+    const SWEEP_ON_INSERT: usize = 4;
+
+    /// Makes room for one more hold on `parts`, in this shard and in those of the cells. Without
+    /// room, records of settled holds are removed, then those of expired ones: of any rule if the
+    /// kind has no room, of this rule if that has its share.
     pub(super) fn make_room(
         &mut self,
-        parts: &Parts<'_>,
-        locked: &mut Locked<'_>,
+        memory: &Memory,
+        parts: &CellCharges<'_>,
+        locked: &mut LockedShards<'_>,
         now: Micros,
     ) -> Result<(), EngineError> {
-        self.0.sweep(Memory::SWEEP_WHEN_FULL / 16, |reserved| reserved.is_forgotten(now));
-        let limits: usize = parts.iter().map(|part| part.limit.own_bytes()).sum();
-        let cells: usize = parts.iter().map(|part| locked.hold_growth(part)).sum();
-        let heap = limits + cells + Decision::heap_bytes_for(parts.len());
-        let heap = heap + parts.len() * size_of::<HeldPart>();
-        if !self.0.has_room_for(1, heap) {
-            self.0.sweep(Memory::SWEEP_WHEN_FULL, |reserved| reserved.may_go(now));
-            locked.ask_for(usize::MAX, now);
+        if let Some(part) = parts.iter().find(|part| !locked.ensure_room_for_cell(part, now)) {
+            return Err(memory.budget_of(part.space(), CellLocation::Own).refuse(now));
         }
-        if self.0.has_room_for(1, heap) { Ok(()) } else { Err(EngineError::unavailable(Full)) }
+        self.table.sweep(Self::SWEEP_ON_INSERT, |hold| hold.is_forgotten(now));
+        let record = StoredHold::heap_bytes_of(parts.iter().map(|part| &**part.limit));
+        let heap = record + parts.iter().map(|part| locked.hold_growth(part)).sum::<usize>();
+        let (budget, rule) = (&memory.budgets.holds, self.rule);
+        let has_bytes = budget.has_room_for(self.table.growth(1) + heap);
+        if has_bytes && budget.has_share(rule) {
+            return Ok(());
+        }
+        let only = has_bytes.then_some(rule);
+        let (used, records) = (budget.used(), budget.records(rule));
+        let has_room = |this: &Self| {
+            let has_bytes = budget.has_room_since(used, this.table.growth(1) + heap);
+            has_bytes && budget.has_share_since(records, rule)
+        };
+        remove_settled(&mut self.table, only, now);
+        if !has_room(self) {
+            memory.reclaim_holds(|holds| remove_settled(holds, only, now));
+        }
+        if has_room(self) {
+            return Ok(());
+        }
+        // Only expired ones are left to remove: a late commit of one of them is refused.
+        remove_expired(&mut self.table, only, now);
+        if !has_room(self) {
+            memory.reclaim_holds(|holds| remove_expired(holds, only, now));
+        }
+        if !has_room(self) {
+            return Err(budget.refuse(now));
+        }
+        budget.count_overflow(now);
+        Ok(())
     }
 
-    pub(super) fn insert(&mut self, id: HoldId, reserved: Reserved) {
-        self.0.insert(id.get(), reserved);
+    pub(super) fn insert(&mut self, id: HoldId, hold: StoredHold) {
+        self.table.insert(id.get(), hold);
+    }
+}
+
+/// Removes the records of holds that were settled or are forgotten, of one rule or of all.
+fn remove_settled(holds: &mut Table<StoredHold>, only: Option<RuleNumber>, now: Micros) {
+    holds.sweep(usize::MAX, |hold| hold.is_of(only) && hold.is_removable(now));
+}
+
+/// Removes the records of a few holds that have expired and were not settled, the oldest first, of
+/// one rule or of all.
+fn remove_expired(holds: &mut Table<StoredHold>, only: Option<RuleNumber>, now: Micros) {
+    /// The smallest number removed at once: finding them visits all.
+    const MIN_REMOVED: usize = 16;
+    let own = holds.entries().filter(|(_, hold)| hold.is_of(only));
+    let expired = own.filter_map(|(id, hold)| Some((hold.expired_at(now)?, id)));
+    let mut expired: Vec<(Micros, u128)> = expired.collect();
+    let removed = (expired.len() / 16).max(MIN_REMOVED).min(expired.len());
+    if removed < expired.len() {
+        expired.select_nth_unstable(removed);
+    }
+    for (_, id) in &expired[..removed] {
+        holds.remove(*id);
     }
 }
 
 impl Memory {
-    /// Locks the place of a hold that `op` wants to make on any of the parts, if it does.
+    /// Makes room in a few shards of holds that are not locked.
+    fn reclaim_holds(&self, make_room: impl Fn(&mut Table<StoredHold>)) {
+        for index in self.next_shards() {
+            if let Some(mut holds) = try_lock(&self.holds[index]) {
+                make_room(&mut holds);
+            }
+        }
+    }
+
+    /// Locks the shard of the hold that `op` makes on any of the charges; `None` if it makes none.
     pub(super) fn lock_hold_of(
         &self,
         op: Op,
-        parts: &Parts<'_>,
-    ) -> Result<Option<HoldsLocked<'_>>, EngineError> {
-        let held = || parts.iter().filter(|part| part.is_set_aside(op)).map(|part| part.limit);
-        let Some((id, ttl, _)) = op.hold().filter(|_| held().next().is_some()) else {
+        parts: &CellCharges<'_>,
+    ) -> Result<Option<LockedHolds<'_>>, EngineError> {
+        let held = || parts.iter().filter(|part| part.is_held_by(op)).map(|part| part.limit);
+        let Op::Hold(HoldSpec { id, ttl, .. }) = op else { return Ok(None) };
+        if held().next().is_none() {
             return Ok(None);
-        };
+        }
         check_ttl(ttl, held())?;
-        let holds = self.lock_holds(id);
-        if holds.0.get(id.get()).is_some() {
+        let table = self.lock_holds(id);
+        if table.get(id.get()).is_some() {
             return Err(Refusal::IdReused.into());
         }
-        Ok(Some(holds))
+        let rule = held().next().map_or("", |limit| limit.rule());
+        Ok(Some(LockedHolds { table, rule: RuleNumber::of(rule) }))
     }
 
     pub(super) fn settle(&self, id: HoldId, cost: Option<Cost>) -> Result<Decision, EngineError> {
-        self.with_hold(id, |reserved, parts, locked, now| {
-            if let Some((settled, decision)) = &reserved.settled {
-                let same = *settled == cost;
-                return same.then(|| decision.clone()).ok_or(Refusal::AlreadySettled.into());
+        self.with_hold(id, |hold, parts, locked, now| {
+            if let Some(settled) = &hold.settled {
+                let same = settled.cost == cost;
+                return same.then(|| settled.decision()).ok_or(Refusal::AlreadySettled.into());
             }
             let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
-            let places = places(locked, parts, op, now)?;
+            let locations = locate_all(locked, parts, op, now)?;
             let now = self.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
-            for (part, place) in parts.iter().zip(places) {
-                let budget = self.budget_of(place);
-                let cell = locked.cell(part, place);
+            for (part, location) in parts.iter().zip(locations) {
+                let budget = self.budget_of(part.space(), location);
+                let cell = locked.cell(part, location);
                 let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
-                if held.is_none() && !part.looks_on() {
+                if held.is_none() && !part.is_shadow() {
                     decision.details_mut().expired = true;
                 }
-                let charged_at_end = match (held, reserved.expiry) {
+                let charged_at_end = match (held, hold.expiry) {
                     (None, Expiry::Charge) => part.cost,
                     _ => Cost::ZERO,
                 };
                 let due = cost.unwrap_or(part.cost).saturating_sub(charged_at_end);
                 let mut turn = Micros::ZERO;
                 if !due.is_zero() {
-                    locked.write(part, place, |cell, budget| {
+                    locked.write(part, location, |cell, budget| {
                         turn = cell.turn_after(now);
                         cell.charge(now, due, None, budget);
                     });
                 }
-                let after = Verdict { delay: turn, ..peek(locked, part, place, now) };
+                let after = Verdict { delay: turn, ..peek(locked, part, location, now) };
                 decision.push(part.limit, after);
-                locked.drop_if_recovered(part, place, now);
+                locked.drop_if_recovered(part, location, now);
             }
-            reserved.settled = Some((cost, decision.kept()));
-            reserved.forget_at = now.saturating_add(HoldId::REMEMBERED);
+            hold.settled = Some(Settled::new(cost, &decision));
+            hold.forget_at = now.saturating_add(HoldId::RETENTION);
             Ok(decision)
         })
     }
 
     pub(super) fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
-        self.with_hold(id, |reserved, parts, locked, now| {
-            check_ttl(ttl, reserved.parts.iter().map(|part| &part.limit))?;
-            if reserved.settled.is_some() {
+        self.with_hold(id, |hold, parts, locked, now| {
+            check_ttl(ttl, hold.cells.iter().map(|part| &part.limit))?;
+            if hold.settled.is_some() {
                 return Err(Refusal::AlreadySettled.into());
             }
-            let places = places(locked, parts, Op::Peek, now)?;
+            let locations = locate_all(locked, parts, Op::Peek, now)?;
             let now = self.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
             let deadline = now.saturating_add(ttl);
-            for (part, place) in parts.iter().zip(places) {
-                let budget = self.budget_of(place);
-                let cell = locked.cell(part, place);
+            for (part, location) in parts.iter().zip(locations) {
+                let budget = self.budget_of(part.space(), location);
+                let cell = locked.cell(part, location);
                 let renewed = cell.is_some_and(|cell| {
                     let held = cell.release(now, id.get(), budget);
                     let renewed = held.map(|held| Hold { deadline, ttl, ..held });
                     renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
                 });
-                if !renewed && !part.looks_on() {
+                if !renewed && !part.is_shadow() {
                     decision.details_mut().expired = true;
                 }
-                decision.push(part.limit, peek(locked, part, place, now));
+                decision.push(part.limit, peek(locked, part, location, now));
             }
-            // Whatever was renewed must be remembered for longer than it lasts.
-            let forget_at = deadline.saturating_add(HoldId::REMEMBERED);
-            reserved.forget_at = reserved.forget_at.max(forget_at);
+            // The record of a renewed hold must outlast the hold.
+            let forget_at = deadline.saturating_add(HoldId::RETENTION);
+            hold.forget_at = hold.forget_at.max(forget_at);
             Ok(decision)
         })
     }
 
-    /// Finds a hold that is not forgotten, and locks it and its cells.
+    /// Finds a hold whose record has not expired, and locks it and its cells.
     fn with_hold(
         &self,
         id: HoldId,
         change: impl FnOnce(
-            &mut Reserved,
-            &Parts<'_>,
-            &mut Locked<'_>,
+            &mut StoredHold,
+            &CellCharges<'_>,
+            &mut LockedShards<'_>,
             Micros,
         ) -> Result<Decision, EngineError>,
     ) -> Result<Decision, EngineError> {
         let mut holds = self.lock_holds(id);
-        let reserved = holds.0.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
-        let held_parts = reserved.parts.clone();
-        let parts = as_parts(&held_parts);
-        let mut locked = Locked::new(self, &parts, None);
+        let hold = holds.get_mut(id.get()).ok_or(Refusal::UnknownHold)?;
+        let cells = hold.cells.clone();
+        let parts = cell_charges(&cells);
+        let mut locked = LockedShards::new(self, &parts, None);
         let now = self.now();
-        if reserved.is_forgotten(now) {
+        if hold.is_forgotten(now) {
             return Err(Refusal::UnknownHold.into());
         }
-        let mut decision = change(reserved, &parts, &mut locked, now)?;
-        if reserved.is_entry && reserved.settled.is_some() {
-            holds.0.remove(id.get());
+        let mut decision = change(hold, &parts, &mut locked, now)?;
+        if hold.is_per_request && hold.settled.is_some() {
+            holds.remove(id.get());
         }
-        let deciding = held_parts.iter().filter(|part| !part.limit.is_shadow());
-        decision.details_mut().held = deciding.map(|part| part.limit.clone()).collect();
+        let enforced = cells.iter().filter(|part| !part.limit.is_shadow());
+        let details = decision.details_mut();
+        details.held = enforced.map(|part| part.limit.clone()).collect();
+        details.lines = cells.iter().map(|part| part.fingerprint).collect();
         Ok(decision)
     }
 
-    fn lock_holds(&self, id: HoldId) -> HoldsLocked<'_> {
-        HoldsLocked(lock(&self.holds[self.shard_of(id.low_bits())]))
+    fn lock_holds(&self, id: HoldId) -> MutexGuard<'_, Table<StoredHold>> {
+        lock(&self.holds[self.shard_of(id.low_bits())])
     }
 }
 
-/// A holder may stay for a whole lease, however long that is.
-pub(crate) fn check_ttl<'a>(
-    ttl: Micros,
-    limits: impl Iterator<Item = &'a Arc<RuleLimit>>,
-) -> Result<(), EngineError> {
-    let lease = limits.filter_map(|limit| limit.limit().lease()).max();
-    if ttl == Micros::ZERO || ttl > HoldId::MAX_TTL.max(lease.unwrap_or_default()) {
-        return Err(Refusal::HoldLength.into());
-    }
-    Ok(())
-}
-
-impl Reserved {
-    /// Is its time over? A clock that stepped back makes no record last longer than it would have.
-    pub(super) fn is_forgotten(&mut self, now: Micros) -> bool {
-        if self.settled.is_some() {
-            self.forget_at = self.forget_at.min(now.saturating_add(HoldId::REMEMBERED));
-        }
-        self.forget_at <= now
-    }
-
-    /// Can it be forgotten early, to make room? Whoever asks about it again will not be told how it
-    /// ended, but nothing is admitted because of that.
-    pub(super) fn may_go(&mut self, now: Micros) -> bool {
-        self.settled.is_some() || self.is_forgotten(now)
-    }
-}
-
-fn as_parts<'a>(held: &'a [HeldPart]) -> Parts<'a> {
-    let whole = |held: &'a HeldPart| {
-        let HeldPart { limit, fingerprint, cost } = held;
-        Part { limit, fingerprint: *fingerprint, cost: *cost, who: None }
+fn cell_charges<'a>(held: &'a [HeldCell]) -> CellCharges<'a> {
+    let whole = |held: &'a HeldCell| {
+        let HeldCell { limit, fingerprint, cost } = held;
+        CellCharge { limit, fingerprint: *fingerprint, cost: *cost, caller: None }
     };
     held.iter().map(whole).collect()
 }
 
-fn places(
-    locked: &mut Locked<'_>,
-    parts: &Parts<'_>,
+fn locate_all(
+    locked: &mut LockedShards<'_>,
+    parts: &CellCharges<'_>,
     op: Op,
     now: Micros,
-) -> Result<Vec<Place>, EngineError> {
-    parts.iter().map(|part| locked.place(part, op, now)).collect()
+) -> Result<Vec<CellLocation>, EngineError> {
+    parts.iter().map(|part| locked.locate(part, op, now)).collect()
 }

@@ -1,24 +1,29 @@
-//! A hash table that can be swept a little at a time and counts its bytes.
+//! Hash table that is swept incrementally and counts its bytes.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use super::budget::Budget;
+use super::budget::{Budget, HeapSize};
+use super::rule_records::RuleNumber;
+use super::slot_index::SlotIndex;
 
-/// Something with bytes on the heap, beyond its own size.
+/// Bytes on the heap, in addition to the size of the value.
 pub(crate) trait HeapBytes {
-    fn heap_bytes(&self) -> usize;
+    fn heap_bytes(&self) -> HeapSize;
+
+    /// The rule whose record the value is, if its kind is shared out among rules.
+    fn rule(&self) -> Option<RuleNumber> {
+        None
+    }
 }
 
 /// Values by fingerprint, with their bytes counted in a budget.
 ///
-/// Values lie in a dense list of chunks, so that a cursor can walk over them, a few on every
-/// insertion, and drop those that have nothing more to say. The last value takes the place of one
-/// that goes, so chunks are given back as soon as they are empty.
+/// Values are stored in a dense list of chunks, so that a cursor can visit a few on every insertion
+/// and remove those that have recovered. The last value fills the gap of a removed one, so chunks
+/// are freed as soon as they are empty.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
-    places: HashMap<u128, u32, BuildHasherDefault<TakeBits>>,
+    index: SlotIndex,
     chunks: Vec<Vec<(u128, V)>>,
     len: usize,
     cursor: usize,
@@ -30,7 +35,7 @@ impl<V: HeapBytes> Table<V> {
 
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self {
-            places: HashMap::default(),
+            index: SlotIndex::default(),
             chunks: Vec::new(),
             len: 0,
             cursor: 0,
@@ -43,12 +48,13 @@ impl<V: HeapBytes> Table<V> {
     }
 
     pub(crate) fn get(&self, key: u128) -> Option<&V> {
-        self.at(*self.places.get(&key)? as usize).map(|(_, value)| value)
+        self.at(self.position(key)?).map(|(_, value)| value)
     }
 
     pub(crate) fn get_mut(&mut self, key: u128) -> Option<&mut V> {
-        let place = *self.places.get(&key)? as usize;
-        self.chunks.get_mut(place / Self::CHUNK)?.get_mut(place % Self::CHUNK).map(|(_, v)| v)
+        let position = self.position(key)?;
+        let chunk = self.chunks.get_mut(position / Self::CHUNK)?;
+        chunk.get_mut(position % Self::CHUNK).map(|(_, value)| value)
     }
 
     /// Every value.
@@ -56,7 +62,18 @@ impl<V: HeapBytes> Table<V> {
         self.chunks.iter().flatten().map(|(_, value)| value)
     }
 
-    /// Has the budget room for `count` more values, with `heap` bytes beyond their own size?
+    /// A sample of at most `count` values, from all ages.
+    pub(crate) fn sample(&self, count: usize) -> impl Iterator<Item = &V> {
+        let sampled = count.min(self.len);
+        (0..sampled).filter_map(move |i| self.at(i * self.len / sampled)).map(|(_, value)| value)
+    }
+
+    /// Every key and its value.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u128, &V)> {
+        self.chunks.iter().flatten().map(|(key, value)| (*key, value))
+    }
+
+    /// Whether the budget has room for `count` more values with `heap` bytes on the heap.
     pub(crate) fn has_room_for(&self, count: usize, heap: usize) -> bool {
         self.budget.has_room_for(self.growth(count) + heap)
     }
@@ -64,14 +81,15 @@ impl<V: HeapBytes> Table<V> {
     /// Inserts a value for a key that has none.
     pub(crate) fn insert(&mut self, key: u128, value: V) {
         let before = self.bytes();
-        self.budget.resized(0, value.heap_bytes());
+        self.budget.heap_resized(HeapSize::default(), value.heap_bytes());
+        value.rule().into_iter().for_each(|rule| self.budget.count_record(rule));
         if self.len.is_multiple_of(Self::CHUNK) {
             if self.chunks.len() == self.chunks.capacity() {
                 self.chunks.reserve_exact(self.chunk_step());
             }
             self.chunks.push(Vec::with_capacity(Self::CHUNK));
         }
-        self.places.insert(key, u32::try_from(self.len).unwrap_or(u32::MAX));
+        self.index.insert(key, slot_position(self.len));
         if let Some(chunk) = self.chunks.last_mut() {
             chunk.push((key, value));
             self.len += 1;
@@ -81,32 +99,30 @@ impl<V: HeapBytes> Table<V> {
 
     pub(crate) fn remove(&mut self, key: u128) -> Option<V> {
         let before = self.bytes();
-        let place = self.places.remove(&key)? as usize;
+        let position = self.position(key)?;
+        self.index.remove(key, slot_position(position));
         let mut removed = self.pop_last()?;
-        if place < self.len {
-            if let Some(last) = self.places.get_mut(&removed.0) {
-                *last = u32::try_from(place).unwrap_or(u32::MAX);
-            }
-            let slot = self.chunks.get_mut(place / Self::CHUNK)?.get_mut(place % Self::CHUNK)?;
-            std::mem::swap(slot, &mut removed);
-        }
-        if self.places.capacity() > 8 * self.len + 64 {
-            self.places.shrink_to(2 * self.len);
+        if position < self.len {
+            self.index.set(removed.0, slot_position(self.len), slot_position(position));
+            let chunk = self.chunks.get_mut(position / Self::CHUNK)?;
+            std::mem::swap(chunk.get_mut(position % Self::CHUNK)?, &mut removed);
         }
         let (_, removed) = removed;
-        self.budget.resized(before + removed.heap_bytes(), self.bytes());
+        self.budget.resized(before, self.bytes());
+        self.budget.heap_resized(removed.heap_bytes(), HeapSize::default());
+        removed.rule().into_iter().for_each(|rule| self.budget.uncount_record(rule));
         Some(removed)
     }
 
-    /// Looks at the next `steps` values and drops those that are `done`. Returns how many.
+    /// Visits the next `steps` values and removes those that are `done`. Returns how many.
     pub(crate) fn sweep(&mut self, steps: usize, done: impl Fn(&mut V) -> bool) -> usize {
         let before = self.len;
         for _ in 0..steps.min(before) {
             if self.cursor >= self.len {
                 self.cursor = 0;
             }
-            let (chunk, place) = (self.cursor / Self::CHUNK, self.cursor % Self::CHUNK);
-            let next = self.chunks.get_mut(chunk).and_then(|chunk| chunk.get_mut(place));
+            let (chunk, index) = (self.cursor / Self::CHUNK, self.cursor % Self::CHUNK);
+            let next = self.chunks.get_mut(chunk).and_then(|chunk| chunk.get_mut(index));
             match next.and_then(|(key, value)| done(value).then_some(*key)) {
                 Some(key) => drop(self.remove(key)),
                 None => self.cursor += 1,
@@ -119,7 +135,7 @@ impl<V: HeapBytes> Table<V> {
     pub(crate) fn bytes(&self) -> usize {
         self.chunks.len() * Self::CHUNK * size_of::<(u128, V)>()
             + self.chunks.capacity() * size_of::<Vec<(u128, V)>>()
-            + places_bytes(self.places.capacity())
+            + self.index.bytes()
     }
 
     /// Bytes that `count` more values will allocate on top.
@@ -129,16 +145,16 @@ impl<V: HeapBytes> Table<V> {
         if self.chunks.len() + chunks > self.chunks.capacity() {
             growth += self.chunk_step().max(chunks) * size_of::<Vec<(u128, V)>>();
         }
-        let capacity = self.places.capacity();
-        if self.places.len() + count > capacity {
-            let larger = (self.places.len() + count).max(capacity + 1);
-            growth += places_bytes(larger).saturating_sub(places_bytes(capacity));
-        }
-        growth
+        growth + self.index.growth(count)
     }
 
-    fn at(&self, place: usize) -> Option<&(u128, V)> {
-        self.chunks.get(place / Self::CHUNK)?.get(place % Self::CHUNK)
+    fn position(&self, key: u128) -> Option<usize> {
+        let is_key = |found: u32| self.at(found as usize).is_some_and(|(other, _)| *other == key);
+        self.index.find(key, is_key).map(|position| position as usize)
+    }
+
+    fn at(&self, index: usize) -> Option<&(u128, V)> {
+        self.chunks.get(index / Self::CHUNK)?.get(index % Self::CHUNK)
     }
 
     fn pop_last(&mut self) -> Option<(u128, V)> {
@@ -158,36 +174,8 @@ impl<V: HeapBytes> Table<V> {
     }
 }
 
-/// A map for `capacity` entries keeps a power of two of places, at least four, of which it fills
-/// at most seven eighths, and a control byte for each.
-fn places_bytes(capacity: usize) -> usize {
-    const PLACE_BYTES: usize = size_of::<(u128, u32)>() + 1;
-    match capacity {
-        0 => 0,
-        1..=3 => 4 * PLACE_BYTES + 16,
-        4..=7 => 8 * PLACE_BYTES + 16,
-        _ => (capacity * 8).div_ceil(7).next_power_of_two() * PLACE_BYTES + 16,
-    }
-}
-
-/// Fingerprints are random bits under secret keys, so hashing them again would only cost time.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct TakeBits(u64);
-
-impl Hasher for TakeBits {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let taken = bytes.iter().take(8).fold(0, |bits, byte| (bits << 8) | u64::from(*byte));
-        self.0 ^= taken;
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is as random as the whole")]
-    fn write_u128(&mut self, fingerprint: u128) {
-        self.0 = fingerprint as u64;
-    }
+fn slot_position(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(SlotIndex::MAX)
 }
 
 #[cfg(test)]
@@ -195,19 +183,19 @@ mod tests {
     use super::*;
 
     impl HeapBytes for u128 {
-        fn heap_bytes(&self) -> usize {
-            10
+        fn heap_bytes(&self) -> HeapSize {
+            HeapSize { own: 7, holds: 3 }
         }
     }
 
-    /// Spreads small numbers as fingerprints are spread.
+    /// Spreads small numbers like fingerprints.
     fn key(n: u128) -> u128 {
         n.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835)
     }
 
     #[test]
-    fn a_swept_table_keeps_what_is_not_done_and_finds_it() {
-        let budget = Arc::new(Budget::new(1 << 30));
+    fn a_sweep_removes_only_values_that_are_done() {
+        let budget = Budget::alone(1 << 30);
         let mut table = Table::new(&budget);
         (0..1_000).for_each(|n| table.insert(key(n), n));
         let dropped: usize = (0..200).map(|_| table.sweep(10, |value| *value % 3 == 0)).sum();
@@ -219,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn growth_foretells_every_allocation_and_what_goes_is_given_back() {
-        let budget = Arc::new(Budget::new(1 << 30));
+    fn growth_predicts_every_allocation_and_removed_values_free_memory() {
+        let budget = Budget::alone(1 << 30);
         let mut table = Table::new(&budget);
         for n in 0..20_000 {
-            let foretold = table.bytes() + table.growth(1);
+            let predicted = table.bytes() + table.growth(1);
             table.insert(key(n), n);
-            assert!(table.bytes() <= foretold, "{} > {foretold} at {n}", table.bytes());
+            assert!(table.bytes() <= predicted, "{} > {predicted} at {n}", table.bytes());
             assert_eq!(budget.used(), table.bytes() + table.len() * 10);
         }
         let full = table.bytes();

@@ -1,4 +1,4 @@
-//! Which rules of a large policy to look at for a path.
+//! Index of the rules that can match a path.
 
 use std::collections::HashMap;
 
@@ -6,39 +6,39 @@ use smallvec::SmallVec;
 
 use super::PathPattern;
 
-/// Rules by the segments of their paths. It leaves out rules that cannot match; those that it finds
-/// still have to be asked whether they do.
+/// Rules by the segments of their paths. It skips rules that cannot match; the candidates still
+/// have to be matched.
 #[derive(Default, Debug)]
-pub(super) struct Index {
-    /// How many rules there are.
+pub(super) struct PathIndex {
+    /// Number of rules.
     len: usize,
     /// The rules without a path.
     everywhere: Vec<usize>,
-    root: Node,
+    root: PathNode,
 }
 
-/// What the patterns that begin alike go on with.
+/// The patterns with a common prefix.
 #[derive(Default, Debug)]
-struct Node {
-    /// The rules whose last segment this is.
+struct PathNode {
+    /// The rules whose pattern ends here.
     rules: Vec<usize>,
-    literals: HashMap<Box<str>, Node>,
-    /// Where a segment is a name or has a star.
-    any: Option<Box<Node>>,
+    literals: HashMap<Box<str>, PathNode>,
+    /// Patterns whose next segment is a name or has a star.
+    any: Option<Box<PathNode>>,
 }
 
-/// Places of rules, in order.
-pub(super) type Places = SmallVec<[usize; 16]>;
+/// Indices of rules, in order.
+pub(super) type RuleIndices = SmallVec<[usize; 16]>;
 
-impl Index {
-    /// Up to so many rules are all looked at: that is no slower.
-    const FEW: usize = 16;
+impl PathIndex {
+    /// Up to this many rules are all candidates: the index would not be faster.
+    const MAX_LINEAR_SCAN: usize = 16;
 
     /// Adds the next rule.
     pub(super) fn push(&mut self, path: Option<&PathPattern>) {
-        let place = self.len;
+        let index = self.len;
         self.len += 1;
-        let Some(path) = path else { return self.everywhere.push(place) };
+        let Some(path) = path else { return self.everywhere.push(index) };
         let mut node = &mut self.root;
         for literal in path.literals() {
             node = match literal {
@@ -46,34 +46,34 @@ impl Index {
                 None => &mut **node.any.get_or_insert_default(),
             };
         }
-        node.rules.push(place);
+        node.rules.push(index);
     }
 
     /// The rules that may match this path, in order.
-    pub(super) fn candidates(&self, path: &str) -> Places {
-        if self.len <= Self::FEW {
+    pub(super) fn candidates(&self, path: &str) -> RuleIndices {
+        if self.len <= Self::MAX_LINEAR_SCAN {
             return (0..self.len).collect();
         }
-        let mut places = Places::from_slice(&self.everywhere);
+        let mut indices = RuleIndices::from_slice(&self.everywhere);
         if let Some(path) = path.strip_prefix('/') {
-            self.root.collect(Some(path), &mut places);
-            places.sort_unstable();
+            self.root.collect(Some(path), &mut indices);
+            indices.sort_unstable();
         }
-        places
+        indices
     }
 }
 
-impl Node {
-    /// Adds the rules of patterns that end here, or go on like `rest`. It goes no deeper than the
-    /// longest pattern, whatever the path is.
-    fn collect(&self, rest: Option<&str>, places: &mut Places) {
-        places.extend_from_slice(&self.rules);
+impl PathNode {
+    /// Adds the rules of patterns that end here, or continue like `rest`. The recursion is no
+    /// deeper than the longest pattern, whatever the path.
+    fn collect(&self, rest: Option<&str>, indices: &mut RuleIndices) {
+        indices.extend_from_slice(&self.rules);
         let Some(rest) = rest else { return };
         let (segment, rest) = match rest.split_once('/') {
             Some((segment, rest)) => (segment, Some(rest)),
             None => (rest, None),
         };
         let next = self.literals.get(segment);
-        next.into_iter().chain(self.any.as_deref()).for_each(|node| node.collect(rest, places));
+        next.into_iter().chain(self.any.as_deref()).for_each(|node| node.collect(rest, indices));
     }
 }

@@ -1,4 +1,4 @@
-//! Which requests a rule is about.
+//! Which requests a rule matches.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,31 +7,36 @@ use std::str::FromStr;
 
 use tidegate_core::Cost;
 
-use super::spelling::one_spelling;
+use super::normalize_escapes::normalize_escapes;
 
 use crate::InvalidRule;
 
-/// What a policy asks of a request. Whoever has requests of another kind implements it for them.
+/// What rules can match on. Implement it for other request types.
 pub trait Request {
-    /// `GET`, `POST`..; empty if it is not known, which no rule with a method matches.
+    /// `GET`, `POST`..; empty if unknown, which no rule with a method matches.
     fn method(&self) -> &str;
-    /// The path without the query and without dot segments, in [`one_spelling`].
+    /// The path without query, path parameters and dot segments, in [`normalize_escapes`].
     fn path(&self) -> &str;
     /// The host, with or without a port.
     fn host(&self) -> &str;
-    /// The first value of a header; `name` is in lower case.
+    /// The value of a header; `name` is in lower case. A header with different values is missing:
+    /// services differ in which one they use.
     fn header(&self, name: &str) -> Option<&str>;
-    /// The first value of a query parameter.
+    /// Whether any value of a header passes `test`.
+    fn any_header(&self, name: &str, test: &dyn Fn(&str) -> bool) -> bool {
+        self.header(name).is_some_and(test)
+    }
+    /// The value of a query parameter; different values are missing, as with a header.
     fn query(&self, name: &str) -> Option<Cow<'_, str>>;
-    /// The first value of a cookie.
+    /// The value of a cookie; different values are missing, as with a header.
     fn cookie(&self, name: &str) -> Option<Cow<'_, str>>;
-    /// What stands for the bearer token: a hash, since keys are shown to operators.
+    /// A hash of the bearer token, since keys are shown to operators.
     fn bearer(&self) -> Option<Cow<'_, str>>;
-    /// Where the request came from, as far as proxies that are trusted tell.
+    /// Client address after trusted proxies.
     fn client_ip(&self) -> Option<IpAddr>;
-    /// Was it passed on by a proxy that is trusted? Only then its word about a cost counts.
-    fn is_vouched_for(&self) -> bool;
-    /// What it costs, if whoever asks knows; else the rule says.
+    /// True if a trusted proxy sent it; only then `cost_header` is used.
+    fn is_from_trusted_proxy(&self) -> bool;
+    /// The cost, if the caller knows it; otherwise the rule determines it.
     fn cost(&self) -> Option<Cost> {
         None
     }
@@ -54,6 +59,10 @@ impl<R: Request + ?Sized> Request for &R {
         (**self).header(name)
     }
 
+    fn any_header(&self, name: &str, test: &dyn Fn(&str) -> bool) -> bool {
+        (**self).any_header(name, test)
+    }
+
     fn query(&self, name: &str) -> Option<Cow<'_, str>> {
         (**self).query(name)
     }
@@ -70,8 +79,8 @@ impl<R: Request + ?Sized> Request for &R {
         (**self).client_ip()
     }
 
-    fn is_vouched_for(&self) -> bool {
-        (**self).is_vouched_for()
+    fn is_from_trusted_proxy(&self) -> bool {
+        (**self).is_from_trusted_proxy()
     }
 
     fn cost(&self) -> Option<Cost> {
@@ -79,27 +88,27 @@ impl<R: Request + ?Sized> Request for &R {
     }
 }
 
-/// What a request must look like for a rule to apply. Empty, it is like every request.
+/// Conditions for a rule to apply. Empty, it matches every request.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Match {
-    /// One of these methods; any if there are none.
+    /// One of these methods; empty matches any.
     pub methods: Vec<Box<str>>,
-    /// This path.
+    /// A pattern that the path must match.
     pub path: Option<PathPattern>,
-    /// This host: a name, or `*.example.com` for everything below it.
+    /// The host: a name, or `*.example.com` for all subdomains.
     pub host: Option<Box<str>>,
-    /// These headers, each with a value in which `*` stands for anything.
+    /// Headers and patterns of their values, in which `*` matches anything.
     pub headers: Vec<(Box<str>, Box<str>)>,
 }
 
 impl Match {
-    /// Is the request like this?
+    /// Whether the request matches.
     pub fn matches(&self, request: &impl Request) -> bool {
         self.has_method(request.method())
             && self.path.as_ref().is_none_or(|path| path.matches(request.path()))
             && self.host.as_ref().is_none_or(|host| is_host(host, request.host()))
             && self.headers.iter().all(|(name, value)| {
-                request.header(name).is_some_and(|given| glob(value.as_bytes(), given.as_bytes()))
+                request.any_header(name, &|given| glob(value.as_bytes(), given.as_bytes()))
             })
     }
 
@@ -107,8 +116,8 @@ impl Match {
         self.methods.is_empty() || self.methods.iter().any(|m| m.eq_ignore_ascii_case(method))
     }
 
-    /// The same with the names of headers in lower case, as requests are asked for them.
-    pub(super) fn normal(mut self) -> Result<Self, InvalidRule> {
+    /// The match with header names in lower case, as [`Request::header`] expects them.
+    pub(super) fn normalized(mut self) -> Result<Self, InvalidRule> {
         let is_method = |m: &str| {
             !m.is_empty() && m.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
         };
@@ -124,13 +133,13 @@ impl Match {
         Ok(self)
     }
 
-    /// Does everything that `other` matches match here too? `false` also means "not sure".
+    /// Whether everything that `other` matches is matched here too. `false` also means "not sure".
     pub(super) fn covers(&self, other: &Self) -> bool {
         let methods = self.methods.is_empty()
             || (!other.methods.is_empty() && other.methods.iter().all(|m| self.has_method(m)));
         let path = match (&self.path, &other.path) {
             (None, _) => true,
-            (Some(ours), Some(theirs)) => ours.covers(theirs),
+            (Some(own), Some(other)) => own.covers(other),
             (Some(_), None) => false,
         };
         let host = self.host.is_none() || self.host == other.host;
@@ -138,77 +147,78 @@ impl Match {
     }
 }
 
-/// A path in which `{name}` stands for one segment, `*` for any part of one, and a last segment of
-/// `*` for everything below. `/login` is like `/login/` too; `/api/*` is like `/api/`, but not like
-/// `/api`. To end with any one segment, write `/api/*/` or name it.
+/// A path in which `{name}` matches one segment, `*` any part of one, and a last segment of `*`
+/// everything below. `/login` matches `/login/` too; `/api/*` matches `/api/`, but not `/api`. To
+/// end with exactly one segment, write `/api/*/` or name it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathPattern {
-    segments: Vec<Segment>,
-    /// It ends with `/*`.
+    segments: Vec<PathSegment>,
+    /// The pattern ends with `/*`.
     below: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Segment {
+enum PathSegment {
     Literal(Box<str>),
     Glob(Box<str>),
     Named(Box<str>),
 }
 
 impl PathPattern {
-    /// The longest pattern in bytes.
+    /// Longest pattern in bytes.
     pub const MAX_LEN: usize = 1_024;
 
-    /// Is the path like this?
+    /// Whether the path matches.
     pub fn matches(&self, path: &str) -> bool {
         let Some(path) = path.strip_prefix('/') else { return false };
         let path = if self.below { path } else { path.strip_suffix('/').unwrap_or(path) };
         let mut given = path.split('/');
-        let mut first = |segment: &Segment| given.next().is_some_and(|text| segment.matches(text));
+        let mut first =
+            |segment: &PathSegment| given.next().is_some_and(|text| segment.matches(text));
         let own = if self.segments.is_empty() && !self.below {
             return path.is_empty();
         } else {
             self.segments.iter().all(&mut first)
         };
-        // Everything below `/a/` is below `/a/*`; `/a` itself is not.
+        // `/a/*` matches everything below `/a/`, and not `/a` itself.
         own && given.next().is_some() == self.below
     }
 
-    /// The segment that stands where `{name}` does.
+    /// The segment in the place of `{name}`.
     pub fn named<'p>(&self, name: &str, path: &'p str) -> Option<&'p str> {
-        let is_named = |segment: &Segment| matches!(segment, Segment::Named(n) if **n == *name);
-        let place = self.segments.iter().position(is_named)?;
-        path.strip_prefix('/')?.split('/').nth(place).filter(|text| !text.is_empty())
+        let is_named =
+            |segment: &PathSegment| matches!(segment, PathSegment::Named(n) if **n == *name);
+        let index = self.segments.iter().position(is_named)?;
+        path.strip_prefix('/')?.split('/').nth(index).filter(|text| !text.is_empty())
     }
 
-    /// Does it have a `{name}`?
+    /// Whether the pattern has this `{name}`.
     pub fn names(&self, name: &str) -> bool {
-        self.segments.iter().any(|s| matches!(s, Segment::Named(n) if **n == *name))
+        self.segments.iter().any(|s| matches!(s, PathSegment::Named(n) if **n == *name))
     }
 
-    /// Its segments, as far as they stand for themselves.
+    /// The segments: the text of literal ones, `None` for the others.
     pub(super) fn literals(&self) -> impl Iterator<Item = Option<&str>> {
         self.segments.iter().map(|segment| match segment {
-            Segment::Literal(text) => Some(&**text),
-            Segment::Glob(_) | Segment::Named(_) => None,
+            PathSegment::Literal(text) => Some(&**text),
+            PathSegment::Glob(_) | PathSegment::Named(_) => None,
         })
     }
 
     fn covers(&self, other: &Self) -> bool {
         let enough = if self.below {
-            // `/` is below `/*`, while `/a` is not below `/a/*`.
+            // `/*` matches `/`, while `/a/*` does not match `/a`.
             other.segments.len() > self.segments.len()
                 || self.segments.is_empty()
                 || (other.below && other.segments.len() == self.segments.len())
         } else {
             !other.below && other.segments.len() == self.segments.len()
         };
-        enough
-            && self.segments.iter().zip(&other.segments).all(|(ours, theirs)| ours.covers(theirs))
+        enough && self.segments.iter().zip(&other.segments).all(|(own, other)| own.covers(other))
     }
 }
 
-impl Segment {
+impl PathSegment {
     fn matches(&self, text: &str) -> bool {
         match self {
             Self::Literal(literal) => **literal == *text,
@@ -222,8 +232,8 @@ impl Segment {
             (Self::Named(_), Self::Literal(text)) => !text.is_empty(),
             (Self::Named(_), _) => true,
             (Self::Glob(pattern), _) if &**pattern == "*" => Self::Named("".into()).covers(other),
-            (ours, Self::Literal(text)) => ours.matches(text),
-            (ours, theirs) => ours == theirs,
+            (own, Self::Literal(text)) => own.matches(text),
+            (own, other) => own == other,
         }
     }
 }
@@ -242,9 +252,12 @@ impl FromStr for PathPattern {
         if text.contains("**") {
             return Err(InvalidPattern::Stars);
         }
-        // No request comes with such a path: it would be spelled differently.
-        let is_dots = |part: &str| matches!(&*one_spelling(part), "." | "..");
-        if text.contains("//") || rest.split('/').any(is_dots) {
+        // No request has such a path: it would be normalized.
+        let is_not_normal = |part: &str| {
+            let part = normalize_escapes(part);
+            matches!(&*part, "." | "..") || part.starts_with("%2F") || part.ends_with("%2F")
+        };
+        if text.contains("//") || text.contains(';') || rest.split('/').any(is_not_normal) {
             return Err(InvalidPattern::NotNormal);
         }
         let (rest, below) = match rest.strip_suffix('*') {
@@ -252,21 +265,21 @@ impl FromStr for PathPattern {
             Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
             _ => (rest.strip_suffix('/').unwrap_or(rest), false),
         };
-        let mut segments: Vec<Segment> = Vec::new();
+        let mut segments: Vec<PathSegment> = Vec::new();
         for part in rest.split('/').take_while(|_| !rest.is_empty()) {
             segments.push(match part.strip_prefix('{').and_then(|p| p.strip_suffix('}')) {
                 Some(name) if is_word(name) => {
-                    let named = Segment::Named(name.into());
+                    let named = PathSegment::Named(name.into());
                     if segments.contains(&named) {
                         return Err(InvalidPattern::Twice(name.into()));
                     }
                     named
                 }
                 None if !part.contains(['{', '}']) => {
-                    let spelled = one_spelling(part);
-                    match spelled.contains('*') {
-                        true => Segment::Glob(spelled.into()),
-                        false => Segment::Literal(spelled.into()),
+                    let normalized = normalize_escapes(part);
+                    match normalized.contains('*') {
+                        true => PathSegment::Glob(normalized.into()),
+                        false => PathSegment::Literal(normalized.into()),
                     }
                 }
                 _ => return Err(InvalidPattern::Braces),
@@ -280,15 +293,15 @@ impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
             match segment {
-                Segment::Literal(text) | Segment::Glob(text) => write!(f, "/{text}")?,
-                Segment::Named(name) => write!(f, "/{{{name}}}")?,
+                PathSegment::Literal(text) | PathSegment::Glob(text) => write!(f, "/{text}")?,
+                PathSegment::Named(name) => write!(f, "/{{{name}}}")?,
             }
         }
         match (self.below, self.segments.last()) {
             (true, _) => f.write_str("/*"),
             (false, None) => f.write_str("/"),
-            // Without the slash, it would stand for everything below.
-            (false, Some(Segment::Glob(text))) if **text == *"*" => f.write_str("/"),
+            // Without the slash it would match everything below.
+            (false, Some(PathSegment::Glob(text))) if **text == *"*" => f.write_str("/"),
             (false, Some(_)) => Ok(()),
         }
     }
@@ -306,9 +319,9 @@ pub enum InvalidPattern {
     Query,
     /// Two stars in a row.
     Stars,
-    /// Two slashes in a row, or a segment of one or two dots.
+    /// Two slashes in a row, also escaped, a path parameter, or a segment of one or two dots.
     NotNormal,
-    /// A brace is not part of a `{name}` that is a whole segment.
+    /// A brace outside of a `{name}` that is a whole segment.
     Braces,
     /// The same name twice.
     Twice(Box<str>),
@@ -326,12 +339,13 @@ impl fmt::Display for InvalidPattern {
                 f.write_str("one star is enough; write /api/* for everything below /api/")
             }
             Self::NotNormal => f.write_str(
-                "paths are compared without // and without . and .. segments; leave them out",
+                "paths are compared without //, without . and .. segments and without what follows \
+                 a ; in a segment; leave them out",
             ),
             Self::Braces => {
                 f.write_str("braces hold the name of a whole segment; write /users/{id}/posts")
             }
-            Self::Twice(name) => write!(f, "{{{name}}} stands there twice; rename one"),
+            Self::Twice(name) => write!(f, "duplicate {{{name}}}; rename one"),
         }
     }
 }
@@ -342,7 +356,7 @@ fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Could a request have a host like this pattern? Ports are not compared.
+/// Whether a request can have a host that matches this pattern. Ports are not compared.
 fn can_be_host(pattern: &str) -> bool {
     let name = pattern.strip_prefix("*.").unwrap_or(pattern);
     let is_literal = name.starts_with('[') && name.ends_with(']');
@@ -368,7 +382,8 @@ fn is_host(pattern: &str, host: &str) -> bool {
     }
 }
 
-/// Is `text` like `pattern`, in which `*` stands for any bytes? Linear in the text for each star.
+/// Whether `text` matches `pattern`, in which `*` matches any bytes. Linear in the text for each
+/// star.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut resume: Option<(usize, usize)> = None;
@@ -439,7 +454,8 @@ mod tests {
         let long = format!("/{}", "x".repeat(PathPattern::MAX_LEN));
         for text in [
             "", "login", "/a?b", "/a#b", "/{", "/{a", "/x{a}", "/{}", "/{a}/{a}", "/**", "/a/**",
-            "/a**/b", "//", "//*", "/a//b", "/a//", "/./a", "/a/..", &long,
+            "/a**/b", "//", "//*", "/a//b", "/a//", "/./a", "/a/..", "/a;b", "/a;/b", "/a%2f",
+            "/%2Fa/b", &long,
         ] {
             assert!(text.parse::<PathPattern>().is_err(), "{text}");
         }
@@ -494,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_can_be_like_is_refused() {
+    fn conditions_that_no_request_can_meet_are_refused() {
         let of = |method: &str, host: &str| Match {
             methods: vec![method.into()],
             host: Some(host.into()),
@@ -502,20 +518,20 @@ mod tests {
         };
         for host in ["a.example", "*.example.com", "localhost", "[::1]", "10.0.0.1", "x_y.example"]
         {
-            assert!(of("GET", host).normal().is_ok(), "{host}");
+            assert!(of("GET", host).normalized().is_ok(), "{host}");
         }
         for host in
             ["", "*", "*.", "a.example:80", "a.example.", "api.*", "*example.com", "http://a"]
         {
-            assert_eq!(of("M-SEARCH", host).normal(), Err(InvalidRule::Host(host.into())));
+            assert_eq!(of("M-SEARCH", host).normalized(), Err(InvalidRule::Host(host.into())));
         }
         for method in ["", "*", "GET,POST", "GET "] {
-            assert_eq!(of(method, "a").normal(), Err(InvalidRule::Method(method.into())));
+            assert_eq!(of(method, "a").normalized(), Err(InvalidRule::Method(method.into())));
         }
     }
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn a_star_matches_anything() {
         for (pattern, text, expected) in [
             ("*", "", true),
             ("a*b*c", "aXbYbZc", true),

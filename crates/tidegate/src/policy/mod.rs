@@ -1,31 +1,29 @@
-//! Policies: which rules apply to a request, and whom they count.
+//! Policies: the rules that apply to a request, and the keys they count. Imports: engine, key,
+//! network.
 //!
-//! # Layout
-//!
-//! - `rule`: one rule as it is written, and as it is used. `matching`: the requests it is about.
-//!   `subject`: whom it counts. `spelling`: paths that mean the same.
-//! - `plan`: what a policy wants charged for one request or question. `index`: which rules to look
-//!   at for it.
+//! - `rule`: one rule, as written and as used. `matching`: the requests it matches. `key_part`:
+//!   where the parts of its key come from. `normalize_escapes`: canonical spelling of paths.
+//! - `plan`: the charges of one request or call. `index`: the rules that can match a path.
 
 mod index;
+mod key_part;
 mod matching;
+mod normalize_escapes;
 mod plan;
 mod rule;
-mod spelling;
-mod subject;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use self::index::Index;
+use self::index::PathIndex;
+pub use self::key_part::{InvalidKeyPart, KeyPart, MISSING, OnMissingKey, instance_id};
 pub use self::matching::{InvalidPattern, Match, PathPattern, Request};
-pub use self::plan::{About, Plan, Question, Step};
-pub(crate) use self::plan::{Charges, Lists};
-pub use self::rule::{Enforcement, Entry, Override, PolicyRule, RuleDraft, Then};
-pub use self::spelling::one_spelling;
-pub use self::subject::{InvalidKeyPart, KeyPart, MISSING, OnMissingKey, instance};
-use crate::rule::InvalidRule;
+pub use self::normalize_escapes::normalize_escapes;
+pub use self::plan::{ListMode, Plan, RuleCheck, RuleTarget, Step};
+pub use self::rule::{AfterMatch, Enforcement, ListEntry, Override, PolicyRule, RuleDraft};
+use crate::InvalidRule;
+use crate::engine::bounds;
 use crate::{Rule, RuleLimit};
 
 /// Rules in order.
@@ -45,27 +43,27 @@ use crate::{Rule, RuleLimit};
 pub struct Policy {
     rules: Vec<Arc<PolicyRule>>,
     by_name: HashMap<Box<str>, usize>,
-    by_path: Index,
-    /// Found once: every check asks for it.
+    by_path: PathIndex,
+    /// Computed once: every check reads it.
     plain_limit: Option<Arc<RuleLimit>>,
 }
 
 impl Policy {
-    /// The most rules in a policy.
-    pub const MAX_RULES: usize = 10_000;
+    /// Largest number of rules in a policy.
+    pub const MAX_RULES: usize = bounds::MAX_RULES;
 
-    /// A policy of these rules, each with a name of its own.
+    /// A policy of these rules, which must have distinct names.
     pub fn new<R: Into<Arc<PolicyRule>>>(
         rules: impl IntoIterator<Item = R>,
     ) -> Result<Self, InvalidRule> {
         let mut policy = Self::default();
         for rule in rules {
             let rule: Arc<PolicyRule> = rule.into();
-            let place = policy.rules.len();
-            if place == Self::MAX_RULES {
+            let index = policy.rules.len();
+            if index == Self::MAX_RULES {
                 return Err(InvalidRule::TooManyRules);
             }
-            if policy.by_name.insert(rule.name().into(), place).is_some() {
+            if policy.by_name.insert(rule.name().into(), index).is_some() {
                 return Err(InvalidRule::Duplicate(rule.name().into()));
             }
             policy.by_path.push(rule.matches.path.as_ref());
@@ -84,28 +82,28 @@ impl Policy {
 
     /// The rule of this name.
     pub fn rule(&self, name: &str) -> Option<&Arc<PolicyRule>> {
-        self.by_name.get(name).map(|&place| &self.rules[place])
+        self.by_name.get(name).map(|&index| &self.rules[index])
     }
 
-    /// The rules that may be about a request for this path, in order.
+    /// The rules that can match a request for this path, in order.
     fn candidates(&self, path: &str) -> impl Iterator<Item = &PolicyRule> {
-        self.by_path.candidates(path).into_iter().map(|place| &*self.rules[place])
+        self.by_path.candidates(path).into_iter().map(|index| &*self.rules[index])
     }
 
-    /// The one limit that every key is under, if there is no more to the policy than that: no list, no
-    /// override, nothing to be found out about the key.
+    /// The one limit of every key, if the policy has nothing else: no list, no override, no address
+    /// in the key.
     #[inline]
     pub fn plain_limit(&self) -> Option<&Arc<RuleLimit>> {
         self.plain_limit.as_ref()
     }
 
-    /// What looks like a mistake, although it can be obeyed.
+    /// Problems of a policy that is valid and probably not intended.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
-        for (place, rule) in self.rules.iter().enumerate() {
-            // Whatever covers a pattern is found where a request for the pattern itself would be.
+        for (index, rule) in self.rules.iter().enumerate() {
+            // A pattern that covers this one is a candidate for the pattern's text as a path.
             let path = rule.matches.path.as_ref().map_or(String::new(), PathPattern::to_string);
-            let before = self.by_path.candidates(&path).into_iter().take_while(|&p| p < place);
+            let before = self.by_path.candidates(&path).into_iter().take_while(|&p| p < index);
             let mut stops = before.map(|p| &self.rules[p]).filter(|rule| rule.always_stops());
             if let Some(stop) = stops.find(|stop| stop.matches.covers(&rule.matches)) {
                 let (rule, behind) = (rule.name().into(), stop.name().into());
@@ -114,16 +112,16 @@ impl Policy {
             if rule.all_limits().any(|limit| limit.lease().is_some()) {
                 warnings.push(Warning::Concurrency { rule: rule.name().into() });
             }
-            let idle =
+            let unmatched =
                 |entry: &str| Warning::IdleEntry { rule: rule.name().into(), entry: entry.into() };
-            warnings.extend(rule.idle_entries().map(idle));
+            warnings.extend(rule.unmatched_entries().map(unmatched));
         }
         warnings
     }
 
-    /// Makes all limits the newest: they come into force now.
-    pub(crate) fn enact(&self) {
-        self.rules.iter().for_each(|rule| rule.enact());
+    /// Activates all limits: they are the newest from now on.
+    pub(crate) fn activate(&self) {
+        self.rules.iter().for_each(|rule| rule.activate());
     }
 
     /// All limits of all rules.
@@ -131,12 +129,12 @@ impl Policy {
         self.rules.iter().flat_map(|rule| rule.rule().limits())
     }
 
-    /// The same with `rule` in the place of the one of its name, or at the end.
+    /// The policy with the rule of the same name replaced, or with `rule` appended.
     pub fn with_rule(&self, rule: impl Into<Arc<PolicyRule>>) -> Result<Self, InvalidRule> {
         let rule = rule.into();
         let mut rules = self.rules.clone();
         match self.by_name.get(rule.name()) {
-            Some(&place) => rules[place] = rule,
+            Some(&index) => rules[index] = rule,
             None => rules.push(rule),
         }
         Self::new(rules)
@@ -149,33 +147,34 @@ impl From<Rule> for PolicyRule {
     }
 }
 
-/// Something in a policy that looks like a mistake.
+/// A probable error in a policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Warning {
-    /// No request comes as far as this rule.
+    /// No request reaches this rule.
     Unreachable {
-        /// The rule.
+        /// Name of the rule.
         rule: Box<str>,
-        /// The one before it that stops.
+        /// Name of the earlier rule after which matching stops.
         behind: Box<str>,
     },
     /// A list names a key of one part, and the rule's key has several.
     IdleEntry {
-        /// The rule.
+        /// Name of the rule.
         rule: Box<str>,
-        /// The entry.
+        /// The entry as it is written in the list.
         entry: Box<str>,
     },
-    /// It counts holders, which nobody can tell of a request that only passes by.
+    /// The rule has a `concurrency` limit, which cannot be counted for forward-auth requests: their
+    /// end is unknown.
     Concurrency {
-        /// The rule.
+        /// Name of the rule.
         rule: Box<str>,
     },
 }
 
 impl Warning {
-    /// The rule that it is about.
+    /// The rule concerned.
     pub fn rule(&self) -> &str {
         match self {
             Self::Unreachable { rule, .. }
@@ -195,13 +194,13 @@ impl fmt::Display for Warning {
             ),
             Self::IdleEntry { rule, entry } => write!(
                 f,
-                "rule {rule:?} lists {entry:?}, but its key has several parts, so that no request \
-                 is ever that; list networks, or make it a rule of that part alone"
+                "rule {rule:?} lists {entry:?}, but its key has several parts, so it never matches a \
+                 request; list networks, or make it a rule of that part alone"
             ),
             Self::Concurrency { rule } => write!(
                 f,
-                "rule {rule:?} has a concurrency limit; it is left out for requests that are \
-                 authorized, and works by reserve and cancel"
+                "rule {rule:?} has a concurrency limit; it is ignored for forward-auth requests; \
+                 use reserve and cancel"
             ),
         }
     }

@@ -1,5 +1,6 @@
-//! What a policy wants charged for one request or question.
+//! Plans: the charges of one request or call.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,33 +8,30 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Micros, Verdict, Wait};
 
 use super::Policy;
+use super::key_part::{KeyPart, MISSING, OnMissingKey};
 use super::matching::Request;
-use super::rule::{Listed, PolicyRule};
-use super::subject::{KeyPart, MISSING, OnMissingKey};
+use super::rule::{ListMatch, PolicyRule};
 use crate::engine::Refusal;
 use crate::{Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source};
 
-/// The charges of one call.
-pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
-
-/// The charges that a policy makes of one request: decided together by an engine, all or none.
+/// Charges of one request: decided together by an engine, all or none.
 #[derive(Clone, Debug)]
 pub struct Plan<'p> {
-    steps: Steps<'p>,
+    steps: StepList<'p>,
     denied: Option<&'p PolicyRule>,
-    would_deny: Vec<&'p PolicyRule>,
+    shadow_denied: Vec<&'p PolicyRule>,
     exempt: Vec<&'p PolicyRule>,
 }
 
-/// Most plans have one step, which then needs no allocation.
+/// Most plans have one step, which needs no allocation.
 #[derive(Clone, Debug)]
-enum Steps<'p> {
+enum StepList<'p> {
     None,
     One(Step<'p>),
     Many(Vec<Step<'p>>),
 }
 
-impl<'p> Steps<'p> {
+impl<'p> StepList<'p> {
     fn push(&mut self, step: Step<'p>) {
         *self = match std::mem::replace(self, Self::None) {
             Self::None => Self::One(step),
@@ -62,63 +60,84 @@ impl<'p> Steps<'p> {
     }
 }
 
-/// One rule on one key.
+/// One rule and key.
 #[derive(Clone, Debug)]
 pub struct Step<'p> {
-    rule: &'p Rule,
-    key: SubjectKey<'p>,
+    rule: Cow<'p, Rule>,
+    key: PlanKey<'p>,
     cost: Cost,
-    holders: Holders,
+    concurrency: ConcurrencyUse,
 }
 
-/// What becomes of the limits that count holders.
+/// How `concurrency` limits are charged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Holders {
-    /// They are left out: nobody would tell them when the request ends.
-    LeftOut,
-    /// They are asked for as many places as it costs.
+enum ConcurrencyUse {
+    /// They are left out: the end of the request will not be known.
+    Ignored,
+    /// As many slots as the request costs.
     AtCost,
-    /// They are asked for one place: whatever it costs, it is one holder.
+    /// One slot, whatever the request costs.
     One,
 }
 
 #[derive(Clone, Debug)]
-enum SubjectKey<'p> {
+enum PlanKey<'p> {
     Given(Key<'p>),
     Made(Vec<String>),
 }
 
-/// One rule or limit, one key, one cost.
-#[derive(Clone, Copy, Debug)]
-pub struct Question<'q> {
-    /// What is asked.
-    pub about: About<'q>,
-    /// Whom it concerns.
-    pub key: Key<'q>,
-    /// How much.
-    pub cost: Cost,
+/// One rule, one key, one cost.
+///
+/// ```
+/// use tidegate::RuleCheck;
+/// let check = RuleCheck::new("login", "1.2.3.4").cost(3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RuleCheck<'a> {
+    /// The rule or limits.
+    pub target: RuleTarget<'a>,
+    /// The key to count under.
+    pub key: Key<'a>,
+    /// The number of permits; above [`Cost::MAX`] the check is refused.
+    pub cost: u64,
 }
 
-/// What a question is about.
-#[derive(Clone, Copy, Debug)]
-pub enum About<'q> {
+/// The rule or limits of a [`RuleCheck`].
+#[derive(Clone, Debug)]
+pub enum RuleTarget<'a> {
     /// The rule of this name.
-    Rule(&'q str),
-    /// Limits of the asker's own.
-    Own(&'q Rule),
+    Named(&'a str),
+    /// Limits supplied by the caller.
+    Own(&'a Rule),
+    /// A limit made for this call.
+    Adhoc(Rule),
+}
+
+impl<'a> RuleCheck<'a> {
+    /// A check of `key` under the rule of this name, at a cost of 1.
+    pub fn new(rule: &'a str, key: impl Into<Key<'a>>) -> Self {
+        Self { target: RuleTarget::Named(rule), key: key.into(), cost: 1 }
+    }
+
+    /// Sets the cost.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
 }
 
 impl Policy {
-    /// What is to be charged for a request that `request` describes.
+    /// Charges of an HTTP request.
     ///
-    /// Every rule that matches applies, up to the first that stops or denies. Limits that count
-    /// holders are left out. Lists come before the key: who is on one by address is denied or
-    /// exempt with or without a key.
+    /// Every rule that matches applies, up to the first that stops or denies. `concurrency` limits
+    /// are left out. Lists are evaluated before the key: a client on a list by its address is
+    /// denied or exempt even without a key.
     ///
     /// A request whose key is longer than [`Key::MAX_LEN`] is refused as a whole, with
-    /// [`Refusal::KeyTooLong`]. Whoever asks has to turn it away as a faulty request: it was
-    /// neither allowed nor denied. Counting it under a shorter key would count it together with
-    /// others, or let it choose whom it is counted with.
+    /// [`Refusal::KeyTooLong`]. The caller must refuse it as invalid: it was neither allowed nor
+    /// denied. Under a truncated key it would be counted together with others, or could choose
+    /// which others.
     pub fn plan_request(&self, request: &impl Request, now: Micros) -> Result<Plan<'_>, Refusal> {
         let mut plan = Plan::new();
         for rule in self.candidates(request.path()) {
@@ -128,9 +147,9 @@ impl Policy {
             let key = key_of(rule, request);
             let applies = key.is_some() || rule.on_missing_key != OnMissingKey::Skip;
             match listed(rule, key.as_deref(), request) {
-                Listed::Denied => plan.deny(rule),
-                Listed::Allowed => plan.exempt.push(rule),
-                Listed::Nowhere => match key {
+                ListMatch::Denied => plan.deny(rule),
+                ListMatch::Allowed => plan.exempt.push(rule),
+                ListMatch::NotListed => match key {
                     Some(key) => plan.charge(rule, key, cost_of(rule, request), now)?,
                     None if applies => plan.deny(rule),
                     None => {}
@@ -143,92 +162,71 @@ impl Policy {
         plan.check_size()
     }
 
-    /// What is to be charged for questions that name their rules and keys.
+    /// Charges of checks that name their rules and keys.
     ///
-    /// A rule takes whatever key it is given, also one of another number of parts than its own.
-    pub fn plan_questions<'p>(
+    /// A rule accepts any key, also one with another number of parts than its own.
+    pub fn plan_checks<'p>(
         &'p self,
-        questions: &[Question<'p>],
-        now: Micros,
-    ) -> Result<Plan<'p>, Refusal> {
-        self.plan_named(questions, Lists::Count, now)
-    }
-
-    /// What is to be told about keys that are named: what was used, given back or forgotten. Lists
-    /// do not matter: somebody who is on one now may have used something before.
-    pub fn plan_changes<'p>(
-        &'p self,
-        questions: &[Question<'p>],
-        now: Micros,
-    ) -> Result<Plan<'p>, Refusal> {
-        self.plan_named(questions, Lists::Ignore, now)
-    }
-
-    fn plan_named<'p>(
-        &'p self,
-        questions: &[Question<'p>],
-        lists: Lists,
+        checks: &[RuleCheck<'p>],
+        lists: ListMode,
         now: Micros,
     ) -> Result<Plan<'p>, Refusal> {
         let mut plan = Plan::new();
-        for question in questions {
-            let rule = match question.about {
-                About::Rule(name) => self.rule(name),
-                About::Own(rule) => {
-                    let &Question { key, cost, .. } = question;
-                    let key = SubjectKey::Given(key);
-                    plan.steps.push(Step { rule, key, cost, holders: Holders::AtCost });
+        for check in checks {
+            let (key, cost) = (check.key, Cost::new(check.cost)?);
+            let own = match &check.target {
+                RuleTarget::Named(name) => {
+                    let unknown = || Refusal::UnknownRule((*name).into());
+                    let rule = self.rule(name).ok_or_else(unknown)?;
+                    plan.charge_named(rule, key, cost, lists, now)?;
                     continue;
                 }
+                RuleTarget::Own(rule) => Cow::Borrowed(*rule),
+                RuleTarget::Adhoc(rule) => Cow::Owned(rule.clone()),
             };
-            let rule = rule.ok_or_else(|| question.unknown())?;
-            plan.name(rule, question.key, question.cost, lists, now)?;
+            let (key, concurrency) = (PlanKey::Given(key), ConcurrencyUse::AtCost);
+            plan.steps.push(Step { rule: own, key, cost, concurrency });
         }
         plan.check_size()
     }
 
-    /// What is to be charged to one key under every rule.
+    /// Charges of one key under every rule.
     pub fn plan_key<'p>(
         &'p self,
         key: Key<'p>,
         cost: Cost,
-        now: Micros,
-    ) -> Result<Plan<'p>, Refusal> {
-        self.plan_all(key, cost, Lists::Count, now)
-    }
-
-    pub(crate) fn plan_all<'p>(
-        &'p self,
-        key: Key<'p>,
-        cost: Cost,
-        lists: Lists,
+        lists: ListMode,
         now: Micros,
     ) -> Result<Plan<'p>, Refusal> {
         let mut plan = Plan::new();
         for rule in self.rules() {
-            plan.name(rule, key, cost, lists, now)?;
+            plan.charge_named(rule, key, cost, lists, now)?;
         }
         plan.check_size()
     }
 }
 
-/// Do the lists of a rule count?
+/// Whether the lists of a rule are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lists {
-    Count,
+pub enum ListMode {
+    /// A key on a list is denied or exempt.
+    Evaluate,
+    /// For updates (record, refund, reset): a key on a list may have earlier consumption.
     Ignore,
 }
 
-impl Question<'_> {
-    fn unknown(&self) -> Refusal {
-        match self.about {
-            About::Rule(name) => Refusal::UnknownRule(name.into()),
-            About::Own(rule) => Refusal::UnknownRule(rule.name().into()),
+impl ListMode {
+    /// The mode for this operation.
+    pub fn of(op: Op) -> Self {
+        match op {
+            Op::Record | Op::Refund | Op::Reset => Self::Ignore,
+            _ => Self::Evaluate,
         }
     }
 }
 
-/// The key of a request under a rule; `None` if it has none, and those without do not share one.
+/// The key of a request under a rule; `None` if a part is missing and missing parts do not share a
+/// key.
 fn key_of(rule: &PolicyRule, request: &impl Request) -> Option<Vec<String>> {
     let shared = (rule.on_missing_key == OnMissingKey::Shared).then_some(MISSING);
     let find = |part: &KeyPart| {
@@ -238,17 +236,17 @@ fn key_of(rule: &PolicyRule, request: &impl Request) -> Option<Vec<String>> {
     rule.key.iter().map(find).collect()
 }
 
-fn listed(rule: &PolicyRule, key: Option<&[String]>, request: &impl Request) -> Listed {
+fn listed(rule: &PolicyRule, key: Option<&[String]>, request: &impl Request) -> ListMatch {
     if rule.has_lists() {
         rule.listed(key.map_or(Key::of(&[]), Key::from), request.client_ip())
     } else {
-        Listed::Nowhere
+        ListMatch::NotListed
     }
 }
 
-/// The key as a request would have it, and the address in it.
-fn named_subject<'p>(rule: &PolicyRule, key: Key<'p>) -> (SubjectKey<'p>, Option<IpAddr>) {
-    let given = SubjectKey::Given(key);
+/// The key in the form of a request's key, and the client address in it.
+fn named_key<'p>(rule: &PolicyRule, key: Key<'p>) -> (PlanKey<'p>, Option<IpAddr>) {
+    let given = PlanKey::Given(key);
     if !rule.counts_addresses() && !rule.has_lists() {
         return (given, None);
     }
@@ -256,21 +254,21 @@ fn named_subject<'p>(rule: &PolicyRule, key: Key<'p>) -> (SubjectKey<'p>, Option
         key.parts().map(|part| std::str::from_utf8(part).ok()).collect();
     let Some(texts) = texts else { return (given, None) };
     let client = rule.client_in(&texts);
-    // There is one way to write an IPv4 address, so it is the key already.
+    // IPv4 addresses have one spelling, so the text is already the key.
     let may_change = rule.counts_addresses() && texts.iter().any(|text| text.contains(':'));
-    let subject = if may_change { SubjectKey::Made(rule.normal(texts.into_iter())) } else { given };
-    (subject, client)
+    let key = if may_change { PlanKey::Made(rule.normalized(texts.into_iter())) } else { given };
+    (key, client)
 }
 
 fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
     if let Some(cost) = request.cost() {
         return cost;
     }
-    let header = rule.cost_header.as_deref().filter(|_| request.is_vouched_for());
+    let header = rule.cost_header.as_deref().filter(|_| request.is_from_trusted_proxy());
     let given = header.and_then(|name| request.header(name)).map(str::trim);
     match given {
         Some(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
-            // Digits that are no cost are too many of them.
+            // Digits that do not parse as a cost are too large a number.
             let cost = text.parse().ok().and_then(|cost| Cost::new(cost).ok()).unwrap_or(Cost::MAX);
             cost.max(Cost::ONE)
         }
@@ -280,18 +278,18 @@ fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
 
 impl<'p> Plan<'p> {
     fn new() -> Self {
-        Self { steps: Steps::None, denied: None, would_deny: Vec::new(), exempt: Vec::new() }
+        Self { steps: StepList::None, denied: None, shadow_denied: Vec::new(), exempt: Vec::new() }
     }
 
     fn deny(&mut self, rule: &'p PolicyRule) {
-        if rule.decides() {
+        if rule.is_enforced() {
             self.denied.get_or_insert(rule);
         } else {
-            self.would_deny.push(rule);
+            self.shadow_denied.push(rule);
         }
     }
 
-    /// Charges a request.
+    /// Adds the charge of a request.
     fn charge(
         &mut self,
         rule: &'p PolicyRule,
@@ -302,72 +300,79 @@ impl<'p> Plan<'p> {
         let made = Key::from(&*key);
         if made.is_valid() {
             let limits = rule.limits_of(made, now);
-            let key = SubjectKey::Made(key);
-            self.steps.push(Step { rule: limits, key, cost, holders: Holders::LeftOut });
-        } else if rule.decides() {
+            let key = PlanKey::Made(key);
+            let (rule, concurrency) = (Cow::Borrowed(limits), ConcurrencyUse::Ignored);
+            self.steps.push(Step { rule, key, cost, concurrency });
+        } else if rule.is_enforced() {
             return Err(Refusal::KeyTooLong);
         } else {
-            self.would_deny.push(rule);
+            self.shadow_denied.push(rule);
         }
         Ok(())
     }
 
-    /// Charges a key that somebody names.
-    fn name(
+    /// Adds the charge of a key named by the caller.
+    fn charge_named(
         &mut self,
         rule: &'p PolicyRule,
         key: Key<'p>,
         cost: Cost,
-        lists: Lists,
+        lists: ListMode,
         now: Micros,
     ) -> Result<(), Refusal> {
         if !key.is_valid() {
             return Err(Refusal::KeyTooLong);
         }
-        let (key, client) = named_subject(rule, key);
+        let (key, client) = named_key(rule, key);
         let listed = match lists {
-            Lists::Count => rule.listed(key.key(), client),
-            Lists::Ignore => Listed::Nowhere,
+            ListMode::Evaluate => rule.listed(key.key(), client),
+            ListMode::Ignore => ListMatch::NotListed,
         };
         match listed {
-            Listed::Denied => self.deny(rule),
-            Listed::Allowed => self.exempt.push(rule),
-            Listed::Nowhere => {
-                let limits = rule.limits_of(key.key(), now);
-                self.steps.push(Step { rule: limits, key, cost, holders: Holders::AtCost });
+            ListMatch::Denied => self.deny(rule),
+            ListMatch::Allowed => self.exempt.push(rule),
+            ListMatch::NotListed => {
+                let rule = Cow::Borrowed(rule.limits_of(key.key(), now));
+                self.steps.push(Step { rule, key, cost, concurrency: ConcurrencyUse::AtCost });
             }
         }
         Ok(())
     }
 
     fn check_size(self) -> Result<Self, Refusal> {
-        let charges = self.limits().count();
+        let charges = self.steps().iter().flat_map(Step::limits).count();
         if charges > Call::MAX_CHARGES { Err(Refusal::ChargeCount(charges)) } else { Ok(self) }
     }
 
-    /// The same with holders counted: one place in every limit that counts them, whatever the cost.
-    /// A request that costs 5 is still one holder. Where such limits were left out they are put in,
-    /// and a plan that grows beyond [`Call::MAX_CHARGES`] by that is refused.
+    /// The plan with one slot of each `concurrency` limit, whatever the cost. Such limits are added
+    /// if they were left out; a plan that exceeds [`Call::MAX_CHARGES`] by that is refused.
     ///
-    /// It is for whoever says when the work is done: see [`passing`](Self::passing).
-    pub fn entering(mut self) -> Result<Self, Refusal> {
+    /// Use it if the end of the work is known: see [`op`](Self::op).
+    pub fn with_slots(mut self) -> Result<Self, Refusal> {
         for step in self.steps.as_mut_slice() {
-            step.holders = Holders::One;
+            step.concurrency = ConcurrencyUse::One;
         }
         self.check_size()
     }
 
-    /// The operation by which it passes: [`Op::Enter`] under a new name and for the shortest
+    /// The plan at a cost of 0, for a peek: its verdicts carry the wait for a cost of 1.
+    #[must_use]
+    pub fn without_costs(mut self) -> Self {
+        self.steps.as_mut_slice().iter_mut().for_each(|step| step.cost = Cost::ZERO);
+        self
+    }
+
+    /// The operation for this plan: [`Op::enter`] with a new id and the shortest
     /// [`lease`](Self::lease), if there is one, else [`Op::Check`].
-    pub fn passing(&self) -> Result<Op, EngineError> {
+    pub fn op(&self) -> Result<Op, EngineError> {
         Ok(match self.lease().filter(|_| self.denied.is_none()) {
-            Some(ttl) => Op::Enter { id: HoldId::random()?, ttl },
+            Some(ttl) => Op::enter(HoldId::random()?, ttl),
             None => Op::Check,
         })
     }
 
-    /// How long a holder may stay without renewing: the shortest lease among the planned limits, if
-    /// any of them counts holders.
+    /// How long a slot is held without renewal: the shortest lease among the `concurrency` limits,
+    /// if there are any.
     pub fn lease(&self) -> Option<Micros> {
         self.limits().filter_map(|limit| limit.limit().lease()).min()
     }
@@ -377,46 +382,37 @@ impl<'p> Plan<'p> {
         self.steps.as_slice()
     }
 
-    /// The limits in the order of the charges.
-    pub fn limits(&self) -> impl Iterator<Item = &Arc<RuleLimit>> {
-        self.steps().iter().flat_map(Step::limits)
-    }
-
-    /// The limits that a decision about this plan has verdicts of, in order: those that decide, or
-    /// the first of the rule that denies without asking an engine.
-    pub fn deciding(&self) -> impl Iterator<Item = &Arc<RuleLimit>> {
+    /// The limits that decide, for [`Decision::pair`]: those of the charges in order, or the first
+    /// of the rule that denies without an engine.
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<RuleLimit>> + Clone {
         let of_list = self.denied.and_then(|rule| rule.rule().limits().first());
-        let of_engine = self.limits().filter(|limit| self.denied.is_none() && !limit.is_shadow());
-        of_list.into_iter().chain(of_engine)
+        let steps = self.steps().iter().filter(|_| self.denied.is_none());
+        of_list.into_iter().chain(steps.flat_map(Step::limits))
     }
 
-    /// The charges for an engine.
-    pub fn charges(&self) -> SmallVec<[Charge<'_>; 2]> {
-        self.charges_with(None)
-    }
-
-    pub(crate) fn charges_with<'a>(&'a self, who: Option<&'a str>) -> Charges<'a> {
+    /// The charges for an engine; a `sliding-log` stores `caller` with them.
+    pub fn charges<'a>(&'a self, caller: Option<&'a str>) -> SmallVec<[Charge<'a>; 2]> {
         let of = |step: &'a Step<'p>| {
             let key = step.key.key();
-            step.limits().map(move |limit| Charge { limit, key, cost: step.cost_to(limit), who })
+            step.limits().map(move |limit| Charge { limit, key, cost: step.cost_to(limit), caller })
         };
         self.steps().iter().flat_map(of).collect()
     }
 
-    /// The rule that denies without asking an engine: by its list, or for want of a key.
+    /// The rule that denies without an engine: by its list, or because of a missing key.
     pub fn denied_by(&self) -> Option<&'p PolicyRule> {
         self.denied
     }
 
-    /// The rules from which whoever asks is exempt.
+    /// Rules whose allow list exempts the request.
     pub fn exempted_by(&self) -> &[&'p PolicyRule] {
         &self.exempt
     }
 
-    /// The rules that only look on and would have turned it away without asking an engine: by a list,
-    /// for want of a key, or for a key that is too long.
-    pub fn would_be_denied_by(&self) -> &[&'p PolicyRule] {
-        &self.would_deny
+    /// Shadow rules that would have denied the request without an engine: by a list, because of a
+    /// missing key, or a key that is too long.
+    pub fn shadow_denied_by(&self) -> &[&'p PolicyRule] {
+        &self.shadow_denied
     }
 
     /// The decision, if it needs no engine: denied by a list, or nothing to charge.
@@ -437,39 +433,39 @@ impl<'p> Plan<'p> {
     }
 }
 
-impl<'p> Step<'p> {
-    /// The rule with the limits that the key is under.
-    pub fn rule(&self) -> &'p Rule {
-        self.rule
+impl Step<'_> {
+    /// The rule, with the limits that apply to the key.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
     }
 
-    /// Whom it concerns.
+    /// The key to count under.
     pub fn key(&self) -> Key<'_> {
         self.key.key()
     }
 
-    /// How much is charged. In an [entering](Plan::entering) plan, limits that count holders are
-    /// asked for one place instead.
+    /// The cost. In a plan [with slots](Plan::with_slots), `concurrency` limits are charged one
+    /// slot instead.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 
     fn cost_to(&self, limit: &RuleLimit) -> Cost {
-        match self.holders {
-            Holders::One if limit.limit().lease().is_some() => Cost::ONE,
+        match self.concurrency {
+            ConcurrencyUse::One if limit.limit().lease().is_some() => Cost::ONE,
             _ => self.cost,
         }
     }
 
     /// The limits that are charged.
-    pub fn limits(&self) -> impl Iterator<Item = &'p Arc<RuleLimit>> {
-        let left_out = self.holders == Holders::LeftOut;
-        let counts = move |limit: &&Arc<RuleLimit>| !left_out || limit.limit().lease().is_none();
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<RuleLimit>> + Clone {
+        let ignored = self.concurrency == ConcurrencyUse::Ignored;
+        let counts = move |limit: &&Arc<RuleLimit>| !ignored || limit.limit().lease().is_none();
         self.rule.limits().iter().filter(counts)
     }
 }
 
-impl SubjectKey<'_> {
+impl PlanKey<'_> {
     fn key(&self) -> Key<'_> {
         match self {
             Self::Given(key) => *key,

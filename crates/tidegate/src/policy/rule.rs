@@ -1,4 +1,4 @@
-//! One rule of a policy: whom it is about, and under which limits they are.
+//! One rule of a policy: matches, key, limits, lists and overrides.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,85 +8,86 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{Limit, Micros};
 
+use super::key_part::{KeyPart, OnMissingKey};
 use super::matching::Match;
-use super::subject::{KeyPart, OnMissingKey};
-use crate::address::{Client, Network};
-use crate::rule::{InvalidRule, new_generations};
+use crate::InvalidRule;
+use crate::engine::{bounds, new_generations};
+use crate::network::{ClientNetwork, Network};
 use crate::{Key, LeaseSize, OnStoreFailure, Rule, RuleLimit};
 
-/// A rule as somebody writes it down. [`PolicyRule::new`] makes a rule of it.
+/// Unchecked fields of a rule. [`PolicyRule::new`] checks them.
 #[derive(Clone, Default, Debug)]
 pub struct RuleDraft {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The requests it is about.
+    /// The requests that it matches.
     pub matches: Match,
-    /// Whom it counts; nothing counts everybody together.
+    /// The parts of the key; empty counts all requests together.
     pub key: Vec<KeyPart>,
-    /// What becomes of a request without such a key.
+    /// What happens to a request that lacks a part of the key.
     pub on_missing_key: OnMissingKey,
-    /// The limits that decide.
+    /// The enforced limits.
     pub limits: Vec<Limit>,
-    /// Limits that look on: candidates beside those that decide.
+    /// Shadow limits: evaluated and counted, not enforced.
     pub shadow_limits: Vec<Limit>,
-    /// Whether the rule only looks on: its limits, its lists and its `then`.
+    /// Runs the rule in shadow mode: its limits, its lists and its `then`.
     pub enforcement: Enforcement,
-    /// Whether later rules are looked at.
-    pub then: Then,
-    /// The header that tells the cost of a request.
+    /// Whether later rules are evaluated.
+    pub then: AfterMatch,
+    /// The header with the cost of a request.
     pub cost_header: Option<Box<str>>,
-    /// Other limits for some keys.
+    /// Limits of single keys.
     pub overrides: Vec<Override>,
-    /// Who is exempt.
-    pub allow: Vec<Entry>,
-    /// Who is denied, exempt or not.
-    pub deny: Vec<Entry>,
+    /// Clients and keys that are exempt.
+    pub allow: Vec<ListEntry>,
+    /// Clients and keys that are denied, exempt or not.
+    pub deny: Vec<ListEntry>,
 }
 
-/// Does a rule decide?
+/// Whether a rule is enforced.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Enforcement {
-    /// It does.
+    /// Denials of the rule are enforced.
     #[default]
     Enforce,
-    /// It only looks on, and what it would have denied is counted. Nobody is denied or let through
-    /// because of it: it does not keep later rules from being looked at either.
+    /// Shadow mode: the rule is evaluated and its denials are counted. It denies and exempts no
+    /// request, and does not stop the evaluation of later rules.
     Shadow,
 }
 
-/// What comes after a rule that applies.
+/// What follows a rule that applies.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Then {
-    /// The next rule.
+pub enum AfterMatch {
+    /// The next rule is evaluated.
     #[default]
     Continue,
-    /// Nothing: no later rule is looked at.
+    /// No later rule is evaluated.
     Stop,
 }
 
-/// Other limits for one key, perhaps for a while.
+/// Limits of one key, permanently or until a given time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Override {
     /// The key, in its parts.
     pub key: Vec<String>,
-    /// Its limits.
+    /// The limits of this key.
     pub limits: Vec<Limit>,
     /// When the override ends.
     pub until: Option<Micros>,
 }
 
-/// Somebody on a list: a network, an address or a key.
+/// Entry of an allow or deny list: network, address or key.
 ///
-/// A network or an address is compared with the address of the client, whatever the rule counts by.
-/// A key of one part is compared with any other entry, and with an address on a list of those who
-/// are denied. It makes nobody exempt who only sends an exempt address as their key.
+/// A network or an address is compared with the client address, whatever the rule counts by. Any
+/// other entry is compared with a key of one part. An address on a deny list is also compared with
+/// the key; on an allow list it is not: a key equal to an exempt address grants no exemption.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct ListEntry {
     network: Option<Network>,
     key: Option<Box<str>>,
 }
 
-impl From<&str> for Entry {
+impl From<&str> for ListEntry {
     fn from(text: &str) -> Self {
         let network = text.parse().ok();
         let is_block = network.is_some() && text.contains('/');
@@ -94,7 +95,7 @@ impl From<&str> for Entry {
     }
 }
 
-impl Entry {
+impl ListEntry {
     fn denies(&self, key: Key<'_>, client: Option<IpAddr>) -> bool {
         self.has_client(client) || self.is_key(key)
     }
@@ -111,10 +112,10 @@ impl Entry {
         self.key.as_ref().is_some_and(|text| key.is(&[&**text]))
     }
 
-    /// Refuses an address with a faulty prefix: as a key it would silently be nobody.
+    /// Refuses an address with an invalid prefix: as a key it would never match.
     fn check(&self) -> Result<(), InvalidRule> {
-        let faulty = self.key.as_ref().filter(|_| self.network.is_none());
-        let Some((text, (host, _))) = faulty.and_then(|text| Some((text, text.split_once('/')?)))
+        let text = self.key.as_ref().filter(|_| self.network.is_none());
+        let Some((text, (host, _))) = text.and_then(|text| Some((text, text.split_once('/')?)))
         else {
             return Ok(());
         };
@@ -132,39 +133,39 @@ pub struct PolicyRule {
     pub(super) matches: Match,
     pub(super) key: Vec<KeyPart>,
     pub(super) on_missing_key: OnMissingKey,
-    pub(super) then: Then,
+    pub(super) then: AfterMatch,
     pub(super) cost_header: Option<Box<str>>,
     enforcement: Enforcement,
-    overrides: Overrides,
-    /// The limits of `rule` once more, for keys whose override is over: newer than the override,
-    /// as those of `rule` are older.
-    afterwards: Option<Rule>,
-    allow: Vec<Entry>,
-    deny: Vec<Entry>,
+    overrides: OverrideIndex,
+    /// The limits of `rule` again, for keys whose override has ended: newer than the override,
+    /// while those of `rule` are older.
+    after_override: Option<Rule>,
+    allow: Vec<ListEntry>,
+    deny: Vec<ListEntry>,
 }
 
-/// What the lists of a rule say about somebody.
+/// The result of the lists of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Listed {
-    Nowhere,
+pub(super) enum ListMatch {
+    NotListed,
     Allowed,
     Denied,
 }
 
 impl PolicyRule {
-    /// The most entries in each list of a rule, and the most overrides.
-    pub const MAX_ENTRIES: usize = 10_000;
+    /// Largest number of entries in each list of a rule, and of overrides.
+    pub const MAX_ENTRIES: usize = bounds::MAX_LIST_ENTRIES;
 
-    /// The rule, unless something in the draft cannot be.
+    /// Checks the draft.
     pub fn new(draft: RuleDraft) -> Result<Self, InvalidRule> {
         let RuleDraft { name, mut key, on_missing_key, then, mut cost_header, enforcement, .. } =
             draft;
-        let matches = draft.matches.normal()?;
+        let matches = draft.matches.normalized()?;
         let headers = key.iter_mut().filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),
             _ => None,
         });
-        // Requests are asked for headers in lower case.
+        // [`Request::header`](super::Request::header) takes names in lower case.
         headers.chain(&mut cost_header).for_each(|name| name.make_ascii_lowercase());
         let build = |limits: Vec<Limit>| match enforcement {
             Enforcement::Enforce => Rule::with_shadow(&name, limits, draft.shadow_limits.clone()),
@@ -178,7 +179,7 @@ impl PolicyRule {
                 return Err(InvalidRule::TooManyEntries(list));
             }
         }
-        draft.allow.iter().chain(&draft.deny).try_for_each(Entry::check)?;
+        draft.allow.iter().chain(&draft.deny).try_for_each(ListEntry::check)?;
         if key.len() > Key::MAX_PARTS {
             return Err(InvalidRule::KeyParts(key.len()));
         }
@@ -188,20 +189,20 @@ impl PolicyRule {
                 return Err(InvalidRule::NoSuchSegment(name.clone()));
             }
         }
-        let mut overrides = Overrides::default();
+        let mut overrides = OverrideIndex::default();
         for Override { key: of, limits, until } in draft.overrides {
-            let parts = normal(&key, of.iter().map(String::as_str));
+            let parts = normalized(&key, of.iter().map(String::as_str));
             if !key.is_empty() && parts.len() != key.len() {
                 return Err(InvalidRule::OverrideKey { given: parts.len(), needed: key.len() });
             }
-            // Limits that look on are none for it: it would let the key pass without any.
+            // Shadow limits do not count: the key would have no enforced limit.
             if limits.is_empty() {
                 return Err(InvalidRule::LimitCount(0));
             }
             overrides.add(parts, build(limits)?.for_one_key(), until)?;
         }
-        let end = overrides.all.iter().any(|one| one.until.is_some());
-        let afterwards = end.then(|| build(draft.limits.clone())).transpose()?;
+        let any_ends = overrides.all.iter().any(|one| one.until.is_some());
+        let after_override = any_ends.then(|| build(draft.limits.clone())).transpose()?;
         let rule = Self {
             rule: build(draft.limits)?,
             matches,
@@ -211,107 +212,107 @@ impl PolicyRule {
             cost_header,
             enforcement,
             overrides,
-            afterwards,
+            after_override,
             allow: draft.allow,
             deny: draft.deny,
         };
-        rule.enact();
+        rule.activate();
         Ok(rule)
     }
 
-    /// A rule that matches every request and counts everybody together.
+    /// A rule that matches every request and counts all of them together.
     pub(super) fn plain(rule: Rule) -> Self {
         Self {
             rule,
             matches: Match::default(),
             key: Vec::new(),
             on_missing_key: OnMissingKey::default(),
-            then: Then::default(),
+            then: AfterMatch::default(),
             cost_header: None,
             enforcement: Enforcement::default(),
-            overrides: Overrides::default(),
-            afterwards: None,
+            overrides: OverrideIndex::default(),
+            after_override: None,
             allow: Vec::new(),
             deny: Vec::new(),
         }
     }
 
-    /// The same rule with what happens while the store does not answer. Made for a rule that is not
-    /// in use yet.
+    /// Sets what happens while the store does not reply. Call it before the rule is in use.
     #[must_use]
-    pub fn on_store_failure(mut self, what: OnStoreFailure) -> Self {
-        self.rule.set_on_store_failure(what);
-        self.afterwards.iter_mut().for_each(|rule| rule.set_on_store_failure(what));
+    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+        self.rule.set_on_store_failure(policy);
+        self.after_override.iter_mut().for_each(|rule| rule.set_on_store_failure(policy));
         for one in &mut self.overrides.all {
-            one.rule.set_on_store_failure(what);
+            one.rule.set_on_store_failure(policy);
         }
         self
     }
 
-    /// The same rule, of which a process may borrow permits from the store; see [`Rule::lease`]. Made for
-    /// a rule that is not in use yet.
+    /// Allows a process to borrow permits from the store; see [`Rule::lease`]. Call it before the
+    /// rule is in use.
     #[must_use]
     pub fn lease(mut self, size: LeaseSize) -> Self {
         self.rule.set_lease(size);
-        self.afterwards.iter_mut().for_each(|rule| rule.set_lease(size));
+        self.after_override.iter_mut().for_each(|rule| rule.set_lease(size));
         for one in &mut self.overrides.all {
             one.rule.set_lease(size);
         }
         self
     }
 
-    /// Its name and limits.
+    /// The name and limits.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         self.rule.name()
     }
 
-    /// The requests it is about.
+    /// The requests that it matches.
     pub fn matches(&self) -> &Match {
         &self.matches
     }
 
-    /// Whom it counts.
+    /// The parts of the key.
     pub fn key(&self) -> &[KeyPart] {
         &self.key
     }
 
-    /// What becomes of a request that has no key.
+    /// What happens to a request that lacks a part of the key.
     pub fn on_missing_key(&self) -> OnMissingKey {
         self.on_missing_key
     }
 
-    /// Makes all its limits the newest: they come into force now. Of those of one key, the override
-    /// is newer than what it overrides, and older than what comes afterwards. So a call on its way
-    /// with a limit of yesterday, or with an override that has ended meanwhile, brings nothing back.
-    pub(crate) fn enact(&self) {
+    /// Activates all limits: they are the newest from now on. Of the limits of one key, the
+    /// override is newer than what it overrides, and older than what follows it. So a call in
+    /// flight with an earlier limit, or with an override that has ended meanwhile, reactivates
+    /// nothing.
+    pub(crate) fn activate(&self) {
         let base = new_generations(3);
-        // The newest first: at no time is one older than what it follows.
-        self.afterwards.iter().for_each(|rule| rule.enact_as(base + 2));
-        self.overrides.all.iter().for_each(|one| one.rule.enact_as(base + 1));
-        self.rule.enact_as(base);
+        // The newest first: no limit is ever older than its predecessor.
+        self.after_override.iter().for_each(|rule| rule.activate(base + 2));
+        self.overrides.all.iter().for_each(|one| one.rule.activate(base + 1));
+        self.rule.activate(base);
     }
 
-    /// The limits that `key` is under at `now`.
+    /// The limits that apply to `key` at `now`.
     pub(super) fn limits_of(&self, key: Key<'_>, now: Micros) -> &Rule {
         match self.overrides.find(key) {
-            Some(found) if found.lasts(now) => &found.rule,
-            Some(_) => self.afterwards.as_ref().unwrap_or(&self.rule),
+            Some(found) if found.is_active(now) => &found.rule,
+            Some(_) => self.after_override.as_ref().unwrap_or(&self.rule),
             None => &self.rule,
         }
     }
 
-    /// Must the client's address be known? It is part of the key, or a list has networks.
+    /// Whether the client address is needed: it is part of the key, or a list has networks.
     pub fn needs_client_ip(&self) -> bool {
         let mut entries = self.allow.iter().chain(&self.deny);
         self.counts_addresses() || entries.any(|entry| entry.network.is_some())
     }
 
-    /// The one limit that every key is under, if there is no more to the rule than that.
+    /// The one limit of every key, if the rule has nothing else.
     pub(super) fn plain_limit(&self) -> Option<&Arc<RuleLimit>> {
         let [limit] = self.rule.limits() else { return None };
         let is_plain = self.overrides.all.is_empty()
@@ -322,55 +323,54 @@ impl PolicyRule {
         is_plain.then_some(limit)
     }
 
-    /// All limits that some key may be under.
+    /// All limits that can apply to a key.
     pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
         let rules = [&self.rule].into_iter().chain(self.overrides.all.iter().map(|one| &one.rule));
         rules.flat_map(Rule::limits).map(|limit| limit.limit())
     }
 
-    /// Does it decide, or only look on?
-    pub(super) fn decides(&self) -> bool {
+    /// Whether the rule is enforced, and not in shadow mode.
+    pub(super) fn is_enforced(&self) -> bool {
         self.enforcement == Enforcement::Enforce
     }
 
-    /// Is no later rule looked at where it applies?
+    /// Whether no later rule is evaluated if this one applies.
     pub(super) fn stops(&self) -> bool {
-        self.then == Then::Stop && self.decides()
+        self.then == AfterMatch::Stop && self.is_enforced()
     }
 
-    /// Is no later rule looked at for any request that it matches?
+    /// Whether no later rule is evaluated for any request that this one matches.
     pub(super) fn always_stops(&self) -> bool {
         self.stops() && (self.key.is_empty() || self.on_missing_key != OnMissingKey::Skip)
     }
 
-    pub(super) fn listed(&self, key: Key<'_>, client: Option<IpAddr>) -> Listed {
+    pub(super) fn listed(&self, key: Key<'_>, client: Option<IpAddr>) -> ListMatch {
         if self.deny.iter().any(|entry| entry.denies(key, client)) {
-            Listed::Denied
+            ListMatch::Denied
         } else if self.allow.iter().any(|entry| entry.exempts(key, client)) {
-            Listed::Allowed
+            ListMatch::Allowed
         } else {
-            Listed::Nowhere
+            ListMatch::NotListed
         }
     }
 
-    /// The entries that no request can be on the list by: a key of several parts is no text.
-    pub(super) fn idle_entries(&self) -> impl Iterator<Item = &str> {
+    /// List entries that never match: a key of several parts never equals a text.
+    pub(super) fn unmatched_entries(&self) -> impl Iterator<Item = &str> {
         let entries = self.allow.iter().chain(&self.deny).filter(|_| self.key.len() > 1);
         entries.filter(|entry| entry.network.is_none()).filter_map(|entry| entry.key.as_deref())
     }
 
-    /// The parts of a key as somebody names them: an address is counted as a request from it
-    /// would be.
-    pub(super) fn normal<'k>(&self, parts: impl Iterator<Item = &'k str>) -> Vec<String> {
-        normal(&self.key, parts)
+    /// The parts of a key named by a caller: an address is counted as a request from it would be.
+    pub(super) fn normalized<'k>(&self, parts: impl Iterator<Item = &'k str>) -> Vec<String> {
+        normalized(&self.key, parts)
     }
 
-    /// The address in a key that somebody names: in the place of the client's, or all of the key
-    /// of a rule that does not say what its parts are.
+    /// The address in a key named by a caller: the part of the client address, or the whole key of
+    /// a rule without key parts.
     pub(super) fn client_in(&self, parts: &[&str]) -> Option<IpAddr> {
-        let place = self.key.iter().position(|part| *part == KeyPart::ClientIp);
-        match (place, parts) {
-            (Some(place), parts) => parts.get(place)?.parse().ok(),
+        let index = self.key.iter().position(|part| *part == KeyPart::ClientIp);
+        match (index, parts) {
+            (Some(index), parts) => parts.get(index)?.parse().ok(),
             (None, [only]) if self.key.is_empty() => only.parse().ok(),
             (None, _) => None,
         }
@@ -385,33 +385,33 @@ impl PolicyRule {
     }
 }
 
-fn normal<'k>(key: &[KeyPart], parts: impl Iterator<Item = &'k str>) -> Vec<String> {
+fn normalized<'k>(key: &[KeyPart], parts: impl Iterator<Item = &'k str>) -> Vec<String> {
     let one = |(i, text): (usize, &str)| match (key.get(i), text.parse::<IpAddr>()) {
-        (Some(KeyPart::ClientIp), Ok(ip)) => Client::from(ip).to_string(),
+        (Some(KeyPart::ClientIp), Ok(ip)) => ClientNetwork::from(ip).to_string(),
         _ => text.to_string(),
     };
     parts.enumerate().map(one).collect()
 }
 
-/// Limits of some keys, found by the key.
+/// Overrides by key.
 #[derive(Default, Debug)]
-struct Overrides {
-    all: Vec<Overriding>,
+struct OverrideIndex {
+    all: Vec<ActiveOverride>,
     by_key: HashMap<u64, Vec<usize>>,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Overriding {
+struct ActiveOverride {
     key: Vec<String>,
     rule: Rule,
     until: Option<Micros>,
-    /// Once over, it stays over, should the clock step back.
+    /// Once ended, the override stays ended, even if the clock steps back.
     ended: AtomicBool,
 }
 
-impl Overriding {
-    fn lasts(&self, now: Micros) -> bool {
+impl ActiveOverride {
+    fn is_active(&self, now: Micros) -> bool {
         let Some(until) = self.until else { return true };
         if now >= until {
             self.ended.store(true, Ordering::Relaxed);
@@ -420,7 +420,7 @@ impl Overriding {
     }
 }
 
-impl Overrides {
+impl OverrideIndex {
     fn add(
         &mut self,
         key: Vec<String>,
@@ -432,15 +432,15 @@ impl Overrides {
         }
         let hash = self.hasher.hash_one(Key::from(&*key));
         self.by_key.entry(hash).or_default().push(self.all.len());
-        self.all.push(Overriding { key, rule, until, ended: AtomicBool::new(false) });
+        self.all.push(ActiveOverride { key, rule, until, ended: AtomicBool::new(false) });
         Ok(())
     }
 
-    fn find(&self, key: Key<'_>) -> Option<&Overriding> {
+    fn find(&self, key: Key<'_>) -> Option<&ActiveOverride> {
         if self.all.is_empty() {
             return None;
         }
-        let places = self.by_key.get(&self.hasher.hash_one(key))?;
-        places.iter().map(|&place| &self.all[place]).find(|one| key.is(&one.key))
+        let indices = self.by_key.get(&self.hasher.hash_one(key))?;
+        indices.iter().map(|&index| &self.all[index]).find(|one| key.is(&one.key))
     }
 }

@@ -1,4 +1,4 @@
-//! What is tried: a limit, or several that are decided in one step.
+//! Candidates: one limit, or several that are decided in one step.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use tidegate_core::{Limit, ParseLimitError, underline};
 
 use crate::{InvalidRule, Rule};
 
-/// A limit, or several that are decided in one step: charged all, or none.
+/// One limit, or several that are decided in one step: charged all, or none.
 ///
 /// ```
 /// use tidegate::simulate::Candidate;
@@ -24,12 +24,12 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// These limits together.
+    /// A candidate of these limits.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidRule> {
         Ok(Self { rule: Rule::new("candidate", limits)? })
     }
 
-    /// Its limits in order.
+    /// The limits in order.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.rule.limits().iter().map(|limit| limit.limit())
     }
@@ -39,7 +39,7 @@ impl Candidate {
     }
 }
 
-/// As it is written.
+/// The notation.
 impl fmt::Debug for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Candidate({self})")
@@ -49,49 +49,49 @@ impl fmt::Debug for Candidate {
 /// The limits, joined with ` + `.
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, limit) in self.limits().enumerate() {
-            write!(f, "{}{limit}", if place == 0 { "" } else { " + " })?;
+        for (index, limit) in self.limits().enumerate() {
+            write!(f, "{}{limit}", if index == 0 { "" } else { " + " })?;
         }
         Ok(())
     }
 }
 
-/// Reads limits that are joined with ` + `.
+/// Parses limits joined with ` + `.
 impl FromStr for Candidate {
     type Err = ParseCandidateError;
 
     fn from_str(text: &str) -> Result<Self, ParseCandidateError> {
         let (mut limits, mut start) = (Vec::new(), 0);
         for written in text.split(" + ") {
-            let faulty = |error| ParseCandidateError::Limit { start, error };
-            limits.push(written.parse::<Limit>().map_err(faulty)?);
+            let invalid = |error| ParseCandidateError::Limit { start, error };
+            limits.push(written.parse::<Limit>().map_err(invalid)?);
             start += written.len() + " + ".len();
         }
         Self::new(limits).map_err(|error| ParseCandidateError::Rule { length: text.len(), error })
     }
 }
 
-/// Why a text is no candidate.
+/// Why a text is not a candidate.
 #[derive(Clone, Debug)]
 pub enum ParseCandidateError {
-    /// One of its limits is not a limit.
+    /// One of the limits is invalid.
     Limit {
-        /// Where the limit begins.
+        /// Start of the limit in the text, in bytes.
         start: usize,
-        /// What is wrong with it; positions count from there.
+        /// The error; its positions count from `start`.
         error: ParseLimitError,
     },
-    /// The limits are too many, or one names a zone that there is not.
+    /// Too many limits, or an unknown time zone.
     Rule {
-        /// How long the text is.
+        /// Length of the text in bytes.
         length: usize,
-        /// What is wrong.
+        /// The error.
         error: InvalidRule,
     },
 }
 
 impl ParseCandidateError {
-    /// The bytes at fault.
+    /// The byte range of the error.
     pub fn position(&self) -> Range<usize> {
         match self {
             Self::Limit { start, error } => {
@@ -102,7 +102,7 @@ impl ParseCandidateError {
         }
     }
 
-    /// Two lines: `text`, which is the one that was parsed, and carets under the position.
+    /// Two lines: `text`, which must be the parsed one, and carets under the position.
     pub fn underline(&self, text: &str) -> String {
         underline(text, &self.position())
     }

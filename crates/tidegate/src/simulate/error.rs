@@ -1,4 +1,4 @@
-//! What is wrong with a text that is not traffic.
+//! Errors of traffic and its notation.
 
 use std::error::Error;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use tidegate_core::{Micros, Span, underline};
 
-use super::Traffic;
+use super::bounds;
 
-/// Why a text is not traffic: what is wrong, where, and what to write instead.
+/// Why a text is not traffic: the error, its position, and a correction.
 ///
 /// ```
 /// use tidegate::simulate::Traffic;
@@ -26,43 +26,43 @@ pub struct ParseTrafficError {
     invalid: Option<InvalidTraffic>,
 }
 
-/// Traffic that follows the grammar, and is too much to be tried.
+/// Traffic that is valid by the grammar and outside the bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InvalidTraffic {
-    /// More requests than [`Traffic::MAX_REQUESTS`].
+    /// More requests than [`Traffic::MAX_REQUESTS`](super::Traffic::MAX_REQUESTS).
     Requests(u64),
-    /// No key, or more than [`Traffic::MAX_KEYS`].
+    /// No key, or more than [`Traffic::MAX_KEYS`](super::Traffic::MAX_KEYS).
     Keys(u32),
-    /// It ends after [`Traffic::MAX_SPAN`].
+    /// It ends after [`Traffic::MAX_SPAN`](super::Traffic::MAX_SPAN).
     Span(Micros),
-    /// More parts than [`Traffic::MAX_PARTS`].
+    /// More parts than [`Traffic::MAX_PARTS`](super::Traffic::MAX_PARTS).
     Parts(usize),
-    /// A part that lasts no time, since the others have ended when it begins.
+    /// A part of zero length, since the others have ended when it starts.
     Late,
 }
 
 impl ParseTrafficError {
-    /// What is wrong, with the value as it was written. One line; control characters are escaped.
+    /// The error, with the value as written. One line; control characters are escaped.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The bytes at fault. Empty where something is missing; never outside the text.
+    /// The byte range of the error. Empty if something is missing; never outside the text.
     pub fn position(&self) -> Range<usize> {
         self.position.clone()
     }
 
-    /// A whole text to write instead, where one could be found. It parses.
+    /// A corrected text, if one was found. It parses.
     pub fn suggestion(&self) -> Option<&str> {
         self.suggestion.as_deref()
     }
 
-    /// Why the traffic is refused, if it follows the grammar.
+    /// The violated bound, if the text follows the grammar.
     pub fn invalid(&self) -> Option<InvalidTraffic> {
         self.invalid
     }
 
-    /// Two lines: `text`, which is the one that was parsed, and carets under the position.
+    /// Two lines: `text`, which must be the parsed one, and carets under the position.
     pub fn underline(&self, text: &str) -> String {
         underline(text, &self.position)
     }
@@ -80,7 +80,7 @@ impl ParseTrafficError {
         Self { invalid: Some(invalid), ..Self::new(position, invalid.to_string(), "") }
     }
 
-    /// With the advice to write `text`.
+    /// With the suggestion to write `text`.
     #[must_use]
     pub(super) fn or_write(mut self, text: Option<String>) -> Self {
         self.suggestion = text;
@@ -112,23 +112,23 @@ impl fmt::Display for InvalidTraffic {
                 write!(
                     f,
                     "{count} requests are too many; at most {}: lower a rate or shorten a span",
-                    Traffic::MAX_REQUESTS
+                    bounds::MAX_REQUESTS
                 )
             }
-            Self::Keys(0) => f.write_str("nobody comes with keys 0; use keys 1 or more"),
+            Self::Keys(0) => f.write_str("keys 0 generates no traffic; use keys 1 or more"),
             Self::Keys(count) => {
-                write!(f, "{count} keys are too many; at most {}", Traffic::MAX_KEYS)
+                write!(f, "{count} keys are too many; at most {}", bounds::MAX_KEYS)
             }
             Self::Span(span) => {
-                let (span, most) = (Span::Plain(span), Span::Plain(Traffic::MAX_SPAN));
-                write!(f, "{span} is too long; at most {most}")
+                let (span, max) = (Span::Plain(span), Span::Plain(bounds::MAX_SPAN));
+                write!(f, "{span} is too long; at most {max}")
             }
             Self::Parts(count) => {
-                write!(f, "{count} parts are too many; at most {}", Traffic::MAX_PARTS)
+                write!(f, "{count} parts are too many; at most {}", bounds::MAX_PARTS)
             }
-            Self::Late => f.write_str(
-                "it begins when the others have ended; say how long it lasts, like for 1m",
-            ),
+            Self::Late => {
+                f.write_str("this part starts after the others end; give it a length, like for 1m")
+            }
         }
     }
 }

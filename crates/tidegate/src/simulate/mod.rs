@@ -1,56 +1,60 @@
-//! Limits on imagined traffic, before anybody is locked out by them.
+//! Evaluates limits on generated traffic, before they are enforced. Imports: engine.
 //!
 //! ```
 //! use tidegate::simulate::Simulation;
 //! let report = Simulation::new("burst 100 every 7s for 1m".parse()?)
 //!     .run(&["fixed-window 100/10s".parse()?, "sliding-log 100/10s".parse()?])?;
 //! let [fixed, log] = &*report.runs else { unreachable!() };
-//! assert_eq!(fixed.limits[0].worst.admitted, 200, "two windows meet, and both are full");
+//! assert_eq!(fixed.limits[0].worst.admitted, 200, "two adjacent windows are full");
 //! assert_eq!(log.limits[0].worst.admitted, 100);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Time is only imagined as well: it begins on a Monday, the first of January 2024, at midnight UTC, and
-//! passes as fast as the arithmetic does. The same traffic and seed give the same numbers everywhere;
-//! nothing is computed in floating point.
+//! Time is simulated: it starts on Monday, 1 January 2024, at midnight UTC, and runs as fast as the
+//! arithmetic. The same traffic and seed give the same numbers on every platform; nothing is
+//! computed in floating point.
 //!
 //! # Layout
 //!
-//! - [`Traffic`]: what is offered, in a notation of its own (`parse`; [`ParseTrafficError`] says what is
-//!   wrong with a bad one). `arrivals` makes requests of it, with `rng` for what is left to chance and `zipf`
-//!   for keys that are not alike.
-//! - [`Candidate`]: a limit, or several that are decided in one step.
-//! - [`Simulation`]: runs candidates on the same traffic. `meters` decides as an engine does, with the
-//!   arithmetic of `tidegate-core`; `tally` counts what comes of it.
-//! - [`Report`]: the numbers. [`Promise`]: what a limit may honestly be held to. `worst` looks at raw
-//!   decisions, and knows nothing of how they were made.
+//! - [`Traffic`]: the offered requests, in a notation (`parse`; [`ParseTrafficError`] for invalid
+//!   text). `arrivals` generates requests, with `rng` as the random source and `zipf` for skewed
+//!   keys. `bounds`: largest traffic.
+//! - [`Candidate`]: one limit, or several that are decided in one step.
+//! - [`Simulation`]: runs candidates on the same traffic. `evaluate` decides as an engine does,
+//!   with the arithmetic of `tidegate-core`; `counts` counts the results.
+//! - [`Report`]: the numbers, on the steps of a [`TimeAxis`]. [`Guarantee`]: the upper bound of a
+//!   limit. `worst_window` computes it from the decisions, independently of how they were made.
+//!   `json`: reports as JSON, with the feature `serde`.
 
 mod arrivals;
-mod axis;
+mod bounds;
 mod candidate;
+mod counts;
 mod error;
-mod meters;
+mod evaluate;
+mod guarantee;
+#[cfg(feature = "serde")]
+mod json;
 mod parse;
-mod promise;
 mod report;
 mod rng;
 mod simulation;
-mod tally;
+mod time_axis;
 mod traffic;
-mod worst;
+mod worst_window;
 mod zipf;
 
 pub use arrivals::Arrival;
-pub use axis::Axis;
 pub use candidate::{Candidate, ParseCandidateError};
 pub use error::{InvalidTraffic, ParseTrafficError};
-pub use meters::Told;
-pub use promise::Promise;
-pub use report::{Fairness, LimitRun, Report, Run, Worst};
-// What `tidegate bench` asks about is chosen as simulated requests are.
+pub use evaluate::SimulatedDecision;
+pub use guarantee::Guarantee;
+pub use report::{CandidateReport, Fairness, LimitReport, Report, WorstWindow};
+pub use time_axis::{START, TimeAxis};
+// `tidegate bench` chooses keys in the same way; the server samples with it.
 #[doc(hidden)]
 pub use rng::Rng;
-pub use simulation::{NotSimulated, START, Simulation};
+pub use simulation::{Simulation, SimulationError};
 pub use traffic::Traffic;
 #[doc(hidden)]
-pub use zipf::Keys;
+pub use zipf::KeyDistribution;

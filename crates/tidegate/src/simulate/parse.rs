@@ -1,31 +1,32 @@
-//! Reading the notation of traffic, word by word.
+//! Parser of the traffic notation.
 
 use std::ops::Range;
 use std::str::FromStr;
 
-use tidegate_core::{Limit, Micros, ParseLimitError, Quoted, Span, closest};
+use tidegate_core::{Limit, Micros, ParseLimitError, Quoted, Span, did_you_mean};
 
 use super::error::{InvalidTraffic, ParseTrafficError};
-use super::traffic::{Part, Pattern, Rate, Traffic};
+use super::traffic::{ArrivalPattern, ArrivalRate, Traffic, TrafficPart};
 
-/// The longest text that is looked at.
+/// Longest text that is parsed.
 const MAX_BYTES: usize = 1_024;
-/// How many faults of one text are repaired before it is given up on.
-const MOST_REPAIRS: usize = 12;
+/// Corrections tried for a suggestion.
+const MAX_CORRECTIONS: usize = 12;
 
 const PATTERNS: [&str; 4] = ["steady", "poisson", "burst", "ramp"];
 const OPTIONS: [&str; 3] = ["keys", "after", "for"];
 const EXAMPLE: &str = "write traffic like steady 120/s for 60s";
 
-/// Reads the notation, the reverse of its `Display`.
+/// Parses the notation that `Display` writes.
 impl FromStr for Traffic {
     type Err = ParseTrafficError;
 
     fn from_str(text: &str) -> Result<Self, ParseTrafficError> {
         read(text).map_err(|mut error| {
-            // A repair mends one fault. The text may have more, so it is read and mended again.
+            // A suggestion corrects one error. The text may have more, so it is parsed and
+            // corrected again.
             let mut candidate = error.take_suggestion();
-            for _ in 0..MOST_REPAIRS {
+            for _ in 0..MAX_CORRECTIONS {
                 let Some(text) = candidate else { return error };
                 match read(&text) {
                     Ok(_) => return error.or_write(Some(text)),
@@ -37,37 +38,33 @@ impl FromStr for Traffic {
     }
 }
 
-/// One reading. A suggestion in the error may have faults of its own.
+/// One attempt. The suggestion in the error may itself be invalid.
 fn read(text: &str) -> Result<Traffic, ParseTrafficError> {
     check_outline(text)?;
-    let mut reader = Reader::new(text);
-    let (mut parts, mut places) = (Vec::new(), Vec::new());
+    let mut reader = TrafficReader::new(text);
+    let (mut parts, mut positions) = (Vec::new(), Vec::new());
     loop {
-        let start = reader.place();
+        let start = reader.position();
         parts.push(reader.part()?);
-        places.push(start..reader.end());
+        positions.push(start..reader.end());
         match reader.next() {
             Some(plus) if reader.words.len() == reader.taken => {
-                return Err(ParseTrafficError::new(
-                    plus.range(),
-                    "nothing is behind the \"+\"",
-                    EXAMPLE,
-                ));
+                return Err(ParseTrafficError::new(plus.range(), "nothing after \"+\"", EXAMPLE));
             }
             Some(_) => {}
             None => break,
         }
     }
-    let others_end = parts.iter().filter_map(Open::end).max();
+    let others_end = parts.iter().filter_map(OpenPart::end).max();
     let ends = others_end.unwrap_or(Traffic::DEFAULT_SPAN);
     let parts = parts.into_iter().map(|open| open.close(ends)).collect();
-    Traffic::of(parts).map_err(|(place, invalid)| {
-        let position = places.get(place).cloned().unwrap_or(0..text.len());
+    Traffic::of(parts).map_err(|(index, invalid)| {
+        let position = positions.get(index).cloned().unwrap_or(0..text.len());
         ParseTrafficError::refused(position, invalid)
     })
 }
 
-/// What must hold before there are words to look at.
+/// Checks before the text is split into words.
 fn check_outline(text: &str) -> Result<(), ParseTrafficError> {
     if text.len() > MAX_BYTES {
         let reason = format!("{} bytes are too long", text.len());
@@ -75,7 +72,7 @@ fn check_outline(text: &str) -> Result<(), ParseTrafficError> {
         return Err(ParseTrafficError::new(start..text.len(), reason, "use at most 1024"));
     }
     if text.trim().is_empty() {
-        return Err(ParseTrafficError::new(0..text.len(), "nothing is written", EXAMPLE));
+        return Err(ParseTrafficError::new(0..text.len(), "empty text", EXAMPLE));
     }
     let spaced = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if spaced == text {
@@ -94,50 +91,56 @@ fn check_outline(text: &str) -> Result<(), ParseTrafficError> {
 }
 
 #[derive(Clone, Copy)]
-struct Word<'a> {
+struct TrafficWord<'a> {
     text: &'a str,
     start: usize,
 }
 
-impl Word<'_> {
+impl TrafficWord<'_> {
     fn range(self) -> Range<usize> {
         self.start..self.start + self.text.len()
     }
 }
 
-/// A part that may not know yet how long it lasts.
-struct Open {
-    pattern: Pattern,
+/// A part whose length may not be known yet.
+struct OpenPart {
+    pattern: ArrivalPattern,
     keys: Option<u32>,
     zipf: Option<u32>,
     after: Option<Micros>,
     lasts: Option<Micros>,
 }
 
-impl Open {
+impl OpenPart {
     fn end(&self) -> Option<Micros> {
         Some(self.lasts?.saturating_add(self.after.unwrap_or_default()))
     }
 
-    /// The part; without a length of its own it lasts until `ends`.
-    fn close(self, ends: Micros) -> Part {
+    /// The part; without a length it lasts until `ends`.
+    fn close(self, ends: Micros) -> TrafficPart {
         let after = self.after.unwrap_or_default();
         let lasts = self.lasts.unwrap_or_else(|| ends.saturating_sub(after));
-        Part { pattern: self.pattern, keys: self.keys.unwrap_or(1), zipf: self.zipf, after, lasts }
+        TrafficPart {
+            pattern: self.pattern,
+            keys: self.keys.unwrap_or(1),
+            zipf: self.zipf,
+            after,
+            lasts,
+        }
     }
 }
 
-struct Reader<'a> {
+struct TrafficReader<'a> {
     text: &'a str,
-    words: Vec<Word<'a>>,
+    words: Vec<TrafficWord<'a>>,
     taken: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TrafficReader<'a> {
     fn new(text: &'a str) -> Self {
         let mut start = 0;
         let words = text.split(' ').map(|text| {
-            let word = Word { text, start };
+            let word = TrafficWord { text, start };
             start += text.len() + 1;
             word
         });
@@ -145,31 +148,31 @@ impl<'a> Reader<'a> {
         Self { text, words, taken: 0 }
     }
 
-    /// Where the next word begins.
-    fn place(&self) -> usize {
+    /// Start of the next word.
+    fn position(&self) -> usize {
         self.words.get(self.taken).map_or(self.text.len(), |word| word.start)
     }
 
-    /// Where the last word ended.
+    /// End of the last word.
     fn end(&self) -> usize {
         self.words[..self.taken].last().map_or(0, |word| word.range().end)
     }
 
-    fn next(&mut self) -> Option<Word<'a>> {
+    fn next(&mut self) -> Option<TrafficWord<'a>> {
         let word = self.words.get(self.taken).copied()?;
         self.taken += 1;
         Some(word)
     }
 
     /// The next word, unless the part has ended.
-    fn next_in_part(&mut self) -> Option<Word<'a>> {
+    fn next_in_part(&mut self) -> Option<TrafficWord<'a>> {
         self.words.get(self.taken).filter(|word| word.text != "+")?;
         self.next()
     }
 
-    fn part(&mut self) -> Result<Open, ParseTrafficError> {
+    fn part(&mut self) -> Result<OpenPart, ParseTrafficError> {
         let pattern = self.pattern()?;
-        let mut part = Open { pattern, keys: None, zipf: None, after: None, lasts: None };
+        let mut part = OpenPart { pattern, keys: None, zipf: None, after: None, lasts: None };
         while let Some(option) = self.next_in_part() {
             let given = match option.text {
                 "keys" => part.keys.replace(self.keys(option)?).is_some(),
@@ -181,45 +184,45 @@ impl<'a> Reader<'a> {
                 _ => return Err(self.unknown_option(option)),
             };
             if given {
-                let reason = format!("{} is there twice", Quoted(option.text));
-                return Err(ParseTrafficError::new(option.range(), reason, "leave one out"));
+                let reason = format!("duplicate {}", Quoted(option.text));
+                return Err(ParseTrafficError::new(option.range(), reason, "remove one"));
             }
         }
         Ok(part)
     }
 
-    fn pattern(&mut self) -> Result<Pattern, ParseTrafficError> {
+    fn pattern(&mut self) -> Result<ArrivalPattern, ParseTrafficError> {
         let Some(word) = self.next_in_part() else {
-            let place = self.place();
-            return Err(ParseTrafficError::new(place..place, "a part is missing", EXAMPLE));
+            let position = self.position();
+            return Err(ParseTrafficError::new(position..position, "a part is missing", EXAMPLE));
         };
         match word.text {
-            "steady" => self.rate(word).map(Pattern::Steady),
-            "poisson" => self.rate(word).map(Pattern::Poisson),
+            "steady" => self.rate(word).map(ArrivalPattern::Steady),
+            "poisson" => self.rate(word).map(ArrivalPattern::Poisson),
             "burst" => {
                 let count = self.number(word, "500")?;
                 let every = self.keyword("every", "like burst 500 every 10s")?;
-                Ok(Pattern::Burst { count, every: self.span(every)? })
+                Ok(ArrivalPattern::Burst { count, every: self.span(every)? })
             }
             "ramp" => {
                 let from = self.rate(word)?;
                 let to = self.keyword("to", "like ramp 0/s to 200/s")?;
-                Ok(Pattern::Ramp { from, to: self.rate(to)? })
+                Ok(ArrivalPattern::Ramp { from, to: self.rate(to)? })
             }
             _ => Err(self.unknown_pattern(word)),
         }
     }
 
-    /// The word that has to stand here.
-    fn keyword(&mut self, keyword: &str, like: &str) -> Result<Word<'a>, ParseTrafficError> {
+    /// The next word, which must be `keyword`.
+    fn keyword(&mut self, keyword: &str, like: &str) -> Result<TrafficWord<'a>, ParseTrafficError> {
         match self.next_in_part() {
             Some(word) if word.text == keyword => Ok(word),
             Some(word) => {
                 let reason = format!("{} where \"{keyword}\" belongs", Quoted(word.text));
-                let meant = closest(word.text, [keyword].into_iter());
-                let repaired = meant.map(|meant| self.spliced(word, meant));
+                let meant = did_you_mean(word.text, [keyword].into_iter());
+                let corrected = meant.map(|meant| self.spliced(word, meant));
                 Err(ParseTrafficError::new(word.range(), reason, format!("write it {like}"))
-                    .or_write(repaired))
+                    .or_write(corrected))
             }
             None => {
                 let end = self.end();
@@ -229,8 +232,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The value of an option or a pattern.
-    fn value(&mut self, of: Word<'a>, example: &str) -> Result<Word<'a>, ParseTrafficError> {
+    /// The value after an option or a pattern.
+    fn value(
+        &mut self,
+        of: TrafficWord<'a>,
+        example: &str,
+    ) -> Result<TrafficWord<'a>, ParseTrafficError> {
         self.next_in_part().ok_or_else(|| {
             let reason = format!("{} needs a value", Quoted(of.text));
             ParseTrafficError::new(
@@ -241,41 +248,41 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn rate(&mut self, of: Word<'a>) -> Result<Rate, ParseTrafficError> {
+    fn rate(&mut self, of: TrafficWord<'a>) -> Result<ArrivalRate, ParseTrafficError> {
         let word = self.value(of, "120/s")?;
         if !word.text.starts_with(|c: char| c.is_ascii_digit()) {
             let reason = format!("{} is not a rate", Quoted(word.text));
             return Err(ParseTrafficError::new(word.range(), reason, "write one like 120/s"));
         }
-        // A rate is written as a limit is, and what is wrong with one is known there.
-        let limit: Limit = word.text.parse().map_err(|error| self.passed_on(word, &error))?;
-        // A rate of nothing has no span to tell apart.
+        // Rates use the notation of limits, including its errors.
+        let limit: Limit = word.text.parse().map_err(|error| self.limit_error(word, &error))?;
+        // A rate of zero needs no span.
         let per = limit.recovery().unwrap_or(Micros::from_secs(1));
-        Ok(Rate { count: limit.capacity(), per })
+        Ok(ArrivalRate { count: limit.capacity(), per })
     }
 
-    fn span(&mut self, of: Word<'a>) -> Result<Micros, ParseTrafficError> {
+    fn span(&mut self, of: TrafficWord<'a>) -> Result<Micros, ParseTrafficError> {
         let word = self.value(of, "10s")?;
-        let span: Span = word.text.parse().map_err(|error| self.passed_on(word, &error))?;
+        let span: Span = word.text.parse().map_err(|error| self.limit_error(word, &error))?;
         span.length().ok_or_else(|| {
-            let repaired = self.spliced(word, "30d");
+            let corrected = self.spliced(word, "30d");
             ParseTrafficError::new(word.range(), "a month has no fixed length", "use 30d")
-                .or_write(Some(repaired))
+                .or_write(Some(corrected))
         })
     }
 
-    fn keys(&mut self, of: Word<'a>) -> Result<u32, ParseTrafficError> {
-        let place = self.place();
+    fn keys(&mut self, of: TrafficWord<'a>) -> Result<u32, ParseTrafficError> {
+        let position = self.position();
         let number = self.number(of, "1000")?;
         u32::try_from(number).ok().filter(|keys| (1..=Traffic::MAX_KEYS).contains(keys)).ok_or_else(
             || {
                 let invalid = InvalidTraffic::Keys(u32::try_from(number).unwrap_or(u32::MAX));
-                ParseTrafficError::refused(place..self.end(), invalid)
+                ParseTrafficError::refused(position..self.end(), invalid)
             },
         )
     }
 
-    fn number(&mut self, of: Word<'a>, example: &str) -> Result<u64, ParseTrafficError> {
+    fn number(&mut self, of: TrafficWord<'a>, example: &str) -> Result<u64, ParseTrafficError> {
         let word = self.value(of, example)?;
         let digits = Some(word.text).filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
         digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| {
@@ -288,8 +295,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// In thousandths.
-    fn exponent(&mut self, of: Word<'a>) -> Result<u32, ParseTrafficError> {
+    /// The exponent in thousandths.
+    fn exponent(&mut self, of: TrafficWord<'a>) -> Result<u32, ParseTrafficError> {
         let word = self.value(of, "1.1")?;
         let (whole, decimals) = word.text.split_once('.').unwrap_or((word.text, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -302,37 +309,38 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn unknown_pattern(&self, word: Word<'a>) -> ParseTrafficError {
+    fn unknown_pattern(&self, word: TrafficWord<'a>) -> ParseTrafficError {
         let reason = format!("unknown pattern {}", Quoted(word.text));
-        let meant = closest(word.text, PATTERNS.into_iter()).map(String::from);
-        // A rate alone is one that is kept.
+        let meant = did_you_mean(word.text, PATTERNS.into_iter()).map(String::from);
+        // A rate without a pattern is a steady one.
         let meant = meant
             .or_else(|| word.text.parse::<Limit>().ok().map(|_| format!("steady {}", word.text)));
-        let repaired = meant.map(|meant| self.spliced(word, &meant));
+        let corrected = meant.map(|meant| self.spliced(word, &meant));
         ParseTrafficError::new(word.range(), reason, "use steady, poisson, burst or ramp")
-            .or_write(repaired)
+            .or_write(corrected)
     }
 
-    fn unknown_option(&self, word: Word<'a>) -> ParseTrafficError {
+    fn unknown_option(&self, word: TrafficWord<'a>) -> ParseTrafficError {
         if word.text == "zipf" {
-            let reason = "\"zipf\" says how keys differ, and there are none";
+            let reason = "\"zipf\" needs keys";
             return ParseTrafficError::new(
                 word.range(),
                 reason,
-                "write it behind them, like keys 1000 zipf 1.1",
+                "write it after them, like keys 1000 zipf 1.1",
             );
         }
         let reason = format!("unknown option {}", Quoted(word.text));
         let joined = PATTERNS.contains(&word.text).then(|| format!("+ {}", word.text));
-        let meant = joined
-            .or_else(|| closest(word.text, OPTIONS.into_iter().chain(["zipf"])).map(String::from));
-        let repaired = meant.map(|meant| self.spliced(word, &meant));
+        let meant = joined.or_else(|| {
+            did_you_mean(word.text, OPTIONS.into_iter().chain(["zipf"])).map(String::from)
+        });
+        let corrected = meant.map(|meant| self.spliced(word, &meant));
         let advice = "use keys, zipf, after or for, or join another part with +";
-        ParseTrafficError::new(word.range(), reason, advice).or_write(repaired)
+        ParseTrafficError::new(word.range(), reason, advice).or_write(corrected)
     }
 
-    /// What the notation of limits says about a word.
-    fn passed_on(&self, word: Word<'a>, error: &ParseLimitError) -> ParseTrafficError {
+    /// An error of the limit notation, at this word.
+    fn limit_error(&self, word: TrafficWord<'a>, error: &ParseLimitError) -> ParseTrafficError {
         let position = error.position();
         let position = word.start + position.start..word.start + position.end;
         match error.suggestion() {
@@ -342,10 +350,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text with another word in the place of this one.
-    fn spliced(&self, word: Word<'a>, replacement: &str) -> String {
-        let mut mended = String::from(self.text);
-        mended.replace_range(word.range(), replacement);
-        mended
+    /// The text with this word replaced.
+    fn spliced(&self, word: TrafficWord<'a>, replacement: &str) -> String {
+        let mut corrected = String::from(self.text);
+        corrected.replace_range(word.range(), replacement);
+        corrected
     }
 }

@@ -1,109 +1,153 @@
-//! What came of it, in numbers.
+//! The report of a simulation.
 
 use tidegate_core::{Limit, Micros, Wait};
 
-use super::{Axis, Candidate, Promise, Traffic};
+#[cfg(feature = "serde")]
+use super::json::{LongestWait, busiest, from_one, longest_wait, micros, millionths, millis, text};
+use super::{Candidate, Guarantee, TimeAxis, Traffic};
 
-/// What became of the same traffic under every candidate.
+/// The results of all candidates on the same traffic.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Report {
     /// The traffic.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "text"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String"))]
     pub traffic: Traffic,
-    /// What chance began with.
+    /// Random seed.
     pub seed: u64,
-    /// How many requests came.
+    /// Requests offered.
     pub offered: u64,
-    /// How many keys they had.
+    /// Distinct keys.
     pub keys: u64,
-    /// The key that asked most often, and how often.
+    /// The key with the most requests, and their number.
+    #[cfg_attr(feature = "serde", serde(rename = "busiest_key", serialize_with = "busiest"))]
+    #[cfg_attr(
+        feature = "serde",
+        schemars(with = "u32", description = "Number of the busiest key, from 1.")
+    )]
     pub busiest: (u32, u64),
-    /// The steps of every series.
-    pub axis: Axis,
-    /// How many came in each step.
+    /// The time steps of every series.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub axis: TimeAxis,
+    /// Requests offered in each step.
     pub offered_series: Vec<u64>,
     /// The candidates in order.
-    pub runs: Vec<Run>,
+    #[cfg_attr(feature = "serde", serde(rename = "limits"))]
+    pub runs: Vec<CandidateReport>,
 }
 
-/// What became of the traffic under one candidate.
+/// The result of one candidate.
 #[derive(Clone, Debug)]
-pub struct Run {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, schemars::JsonSchema))]
+pub struct CandidateReport {
     /// The candidate.
+    #[cfg_attr(feature = "serde", serde(rename = "limit", serialize_with = "text"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String"))]
     pub candidate: Candidate,
-    /// How many were let pass.
+    /// Requests admitted.
     pub admitted: u64,
-    /// How many were not.
+    /// Requests denied.
     pub denied: u64,
-    /// The longest that somebody was told to come back after, if anybody was denied.
+    /// Longest `retry_after`, if any request was denied.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "longest_wait"))]
+    #[cfg_attr(feature = "serde", schemars(with = "LongestWait"))]
     pub longest_wait: Option<Wait>,
-    /// The longest that somebody who was let pass had to wait for the turn; only a queue gives turns.
+    /// Longest queue delay of an admitted request; only a queue delays.
+    #[cfg_attr(feature = "serde", serde(rename = "longest_delay_ms", serialize_with = "millis"))]
+    #[cfg_attr(feature = "serde", schemars(with = "u64"))]
     pub longest_delay: Micros,
     /// How evenly keys were served, if there are several.
     pub fairness: Option<Fairness>,
-    /// How many passed in each step: at their turn, where a queue gave them one.
+    /// Admissions in each step, at their turn if a queue delayed them.
     pub passed_series: Vec<u64>,
-    /// How many were let pass, and have their turn after the end.
+    /// Admissions whose turn is after the end.
     pub passed_later: u64,
-    /// How many were denied in each step.
+    /// Denials in each step.
     pub denied_series: Vec<u64>,
-    /// Each of its limits.
-    pub limits: Vec<LimitRun>,
+    /// The result of each limit.
+    #[cfg_attr(feature = "serde", serde(rename = "parts"))]
+    pub limits: Vec<LimitReport>,
 }
 
-/// What one limit of a candidate did.
+/// The result of one limit of a candidate.
 #[derive(Clone, Debug)]
-pub struct LimitRun {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, schemars::JsonSchema))]
+pub struct LimitReport {
     /// The limit.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "text"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String"))]
     pub limit: Limit,
-    /// How many requests it said no to.
+    /// Requests that this limit denied.
     pub denied: u64,
-    /// What it promises.
-    pub promise: Promise,
-    /// The worst window there was.
-    pub worst: Worst,
-    /// The busiest key: the most in the promise's window, at any instant of each step.
+    /// The guaranteed bound.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub promise: Guarantee,
+    /// The window with the most admissions.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub worst: WorstWindow,
+    /// The busiest key: most admissions in the guarantee's window, at any instant of each step.
     pub window_series: Vec<u64>,
-    /// The busiest key: the most that was used, or held, at any instant of each step.
+    /// The busiest key: most permits used, or held, at any instant of each step.
     pub used_series: Vec<u64>,
 }
 
-impl LimitRun {
-    /// Was it kept? Anything else is a mistake of ours.
-    pub fn keeps_promise(&self) -> bool {
+impl LimitReport {
+    /// Whether the worst window is within the guarantee. `false` is a bug in the algorithm.
+    pub fn within_guarantee(&self) -> bool {
         self.worst.admitted <= self.promise.at_most
     }
 }
 
-/// The most that one key was let pass in a window.
+/// The most admissions of one key in a window.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Worst {
-    /// How many.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, schemars::JsonSchema))]
+pub struct WorstWindow {
+    /// Number of admissions.
+    #[cfg_attr(feature = "serde", serde(rename = "worst"))]
     pub admitted: u64,
-    /// When the first of them passed, since the beginning.
+    /// Time of the first of them, since the start.
+    #[cfg_attr(feature = "serde", serde(rename = "worst_begins_us", serialize_with = "micros"))]
+    #[cfg_attr(feature = "serde", schemars(with = "u64"))]
     pub begins: Micros,
     /// The number of the key, from 0.
+    #[cfg_attr(feature = "serde", serde(rename = "worst_key", serialize_with = "from_one"))]
+    #[cfg_attr(feature = "serde", schemars(description = "The number of the key, from 1."))]
     pub key: u32,
 }
 
-/// How evenly keys were served: of each, the share of its requests that was let pass.
+/// How evenly keys were served, by the share of admitted requests of each key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Fairness {
-    /// Jain's index of the shares in millionths: all of them if every key has the same, one n-th if one of
-    /// n has everything.
+    /// Jain's index of the shares, in millionths: 1,000,000 if every key has the same share, one
+    /// n-th of that if one of n has everything.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "millionths"))]
+    #[cfg_attr(
+        feature = "serde",
+        schemars(with = "f64", description = "Jain's index of the shares: 1 if all are equal.")
+    )]
     pub index: u64,
-    /// The share of the key that was served worst, in millionths.
+    /// Smallest share of a key, in millionths.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "millionths"))]
+    #[cfg_attr(
+        feature = "serde",
+        schemars(with = "f64", description = "Smallest share of a key.")
+    )]
     pub least: u64,
-    /// The share of the key that was served best, in millionths.
+    /// Largest share of a key, in millionths.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "millionths"))]
+    #[cfg_attr(feature = "serde", schemars(with = "f64", description = "Largest share of a key."))]
     pub most: u64,
 }
 
 impl Fairness {
-    /// Of what each key asked for and got; `None` unless several asked.
+    /// From the offered and admitted requests of each key; `None` unless several keys had requests.
     pub(super) fn of(offered: &[u64], admitted: &[u64]) -> Option<Self> {
-        let asked = offered.iter().zip(admitted).filter(|(offered, _)| **offered > 0);
+        let active = offered.iter().zip(admitted).filter(|(offered, _)| **offered > 0);
         let (mut count, mut sum, mut squares) = (0_u128, 0_u128, 0_u128);
         let (mut least, mut most) = (u64::MAX, 0);
-        for (offered, admitted) in asked {
+        for (offered, admitted) in active {
             let share = admitted * 1_000_000 / offered;
             (least, most) = (least.min(share), most.max(share));
             count += 1;
@@ -113,7 +157,7 @@ impl Fairness {
         if count < 2 {
             return None;
         }
-        // Where nobody got anything, nobody got more than another.
+        // If no key was served, all were served equally.
         let index = (sum.pow(2) * 1_000_000).checked_div(count * squares).unwrap_or(1_000_000);
         Some(Self { index: u64::try_from(index).unwrap_or(1_000_000), least, most })
     }
@@ -124,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fairness_is_whole_where_all_are_served_alike_and_one_nth_where_one_has_all() {
+    fn fairness_is_1_if_all_keys_are_served_equally_and_1_nth_if_one_has_all() {
         let of = |offered: &[u64], admitted: &[u64]| {
             Fairness::of(offered, admitted).map(|fair| (fair.index, fair.least, fair.most))
         };

@@ -1,6 +1,6 @@
-//! Chance, from a seed: splitmix64, and nothing that a platform could compute differently.
+//! Random numbers from a seed: splitmix64, the same on every platform.
 
-/// A stream of random numbers. The same seed gives the same stream.
+/// A stream of random numbers, determined by the seed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -10,7 +10,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// Any number.
+    /// The next 64 random bits.
     pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,7 +19,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `end`, without `end`; zero if that is empty.
+    /// A number below `end`; zero if `end` is zero.
     pub fn below(&mut self, end: u64) -> u64 {
         let product = u128::from(self.any()) * u128::from(end);
         u64::try_from(product >> 64).unwrap_or(0)
@@ -27,9 +27,9 @@ impl Rng {
 
     /// An exponential variate of mean 1, in units of 2^-64.
     ///
-    /// By von Neumann's way, which only compares: of numbers that are drawn until one is not smaller than
-    /// the one before, an odd count accepts the first of them; an even one adds 1 and begins anew. A
-    /// logarithm would have to be rounded in the same way everywhere.
+    /// Von Neumann's method, which only compares: numbers are drawn until one is not smaller than
+    /// the one before. An odd count accepts the first of them; an even one adds 1 and starts again.
+    /// A logarithm would have to be rounded identically on every platform.
     pub(super) fn exponential(&mut self) -> u128 {
         let mut whole = 0_u128;
         loop {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exponential_variates_have_the_mean_the_spread_and_the_tail_of_theirs() {
+    fn exponential_variates_have_the_right_mean_variance_and_tail() {
         let mut rng = Rng::new(1);
         let count = 200_000;
         let micro = |variate: u128| (variate * 1_000_000) >> 64;
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_below_another_is_and_every_one_of_them_comes() {
+    fn below_returns_every_smaller_number_about_equally_often() {
         let mut rng = Rng::new(2);
         let mut seen = [0; 7];
         (0..7_000).for_each(|_| seen[usize::try_from(rng.below(7)).unwrap()] += 1);

@@ -1,4 +1,4 @@
-//! Candidates on the same traffic.
+//! Runs candidates on the same traffic.
 
 use std::error::Error;
 use std::fmt;
@@ -6,74 +6,60 @@ use std::fmt;
 use tidegate_core::Micros;
 
 use super::arrivals::Arrival;
-use super::axis::Axis;
-use super::meters::{Meters, Told};
-use super::report::{Report, Run};
-use super::tally::Tally;
+use super::counts::{RunCounts, SimulationInput};
+use super::evaluate::{Evaluator, SimulatedDecision};
+use super::report::{CandidateReport, Report};
+use super::time_axis::{START, TimeAxis};
 use super::{Candidate, Traffic};
 
-/// When imagined time begins: on a Monday, the first of January 2024, at midnight UTC. Windows of the
-/// calendar, and those of a length that divides a day, begin there as well.
-pub const START: Micros = Micros::from_secs(1_704_067_200);
-
-/// Traffic, and what chance begins with.
+/// Traffic, random seed and hold time.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     traffic: Traffic,
     seed: u64,
-    hold: Option<Micros>,
+    hold_time: Option<Micros>,
 }
 
-/// Why nothing was simulated.
+/// Why a simulation is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotSimulated {
+pub enum SimulationError {
     /// No candidate, or more than [`Simulation::MAX_CANDIDATES`].
     CandidateCount(usize),
-    /// A `concurrency` limit, and nobody has said how long holders stay.
+    /// A `concurrency` limit without a hold time.
     NoHold,
 }
 
-/// What every candidate has before it.
-#[derive(Debug)]
-pub(super) struct Scene<'a> {
-    pub(super) axis: Axis,
-    pub(super) busiest: u32,
-    pub(super) offered_by_key: &'a [u64],
-    /// How long holders stay.
-    pub(super) stay: Micros,
-}
-
 impl Simulation {
-    /// The most candidates side by side.
+    /// Largest number of candidates.
     pub const MAX_CANDIDATES: usize = 16;
 
-    /// This traffic, with a seed of 1.
+    /// A simulation of this traffic, with a seed of 1.
     pub fn new(traffic: Traffic) -> Self {
-        Self { traffic, seed: 1, hold: None }
+        Self { traffic, seed: 1, hold_time: None }
     }
 
-    /// Chance begins with this.
+    /// Sets the random seed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Whoever is let in under a `concurrency` limit stays so long, or until the lease ends.
+    /// How long an admitted request holds its slot of a `concurrency` limit, at most its lease.
     #[must_use]
-    pub fn hold(mut self, stay: Micros) -> Self {
-        self.hold = Some(stay);
+    pub fn hold_time(mut self, hold_time: Micros) -> Self {
+        self.hold_time = Some(hold_time);
         self
     }
 
     /// Runs every candidate on the same requests.
-    pub fn run(&self, candidates: &[Candidate]) -> Result<Report, NotSimulated> {
+    pub fn run(&self, candidates: &[Candidate]) -> Result<Report, SimulationError> {
         if candidates.is_empty() || candidates.len() > Self::MAX_CANDIDATES {
-            return Err(NotSimulated::CandidateCount(candidates.len()));
+            return Err(SimulationError::CandidateCount(candidates.len()));
         }
         candidates.iter().try_for_each(|candidate| self.check(candidate))?;
         let arrivals = self.traffic.arrivals(self.seed);
-        let axis = Axis::over(self.traffic.span());
+        let axis = TimeAxis::over(self.traffic.span());
         let (mut offered_by_key, mut offered_series) =
             (vec![0; self.traffic.keys() as usize], axis.zeros());
         for arrival in &arrivals {
@@ -83,8 +69,13 @@ impl Simulation {
             }
         }
         let busiest = busiest(&offered_by_key);
-        let stay = self.hold.unwrap_or(Micros::ZERO);
-        let scene = Scene { axis, busiest: busiest.0, offered_by_key: &offered_by_key, stay };
+        let hold_time = self.hold_time.unwrap_or(Micros::ZERO);
+        let input = SimulationInput {
+            axis,
+            busiest: busiest.0,
+            offered_by_key: &offered_by_key,
+            hold_time,
+        };
         Ok(Report {
             traffic: self.traffic.clone(),
             seed: self.seed,
@@ -93,64 +84,68 @@ impl Simulation {
             busiest,
             axis,
             offered_series,
-            runs: candidates.iter().map(|candidate| run(candidate, &arrivals, &scene)).collect(),
+            runs: candidates.iter().map(|candidate| run(candidate, &arrivals, &input)).collect(),
         })
     }
 
-    /// Tells of every request under one candidate, in order.
-    pub fn watch(
+    /// Calls `visit` with the decision of every request under one candidate, in order.
+    pub fn for_each_decision(
         &self,
         candidate: &Candidate,
-        mut tell: impl FnMut(Arrival, Told),
-    ) -> Result<(), NotSimulated> {
+        mut visit: impl FnMut(Arrival, SimulatedDecision),
+    ) -> Result<(), SimulationError> {
         self.check(candidate)?;
-        let stay = self.hold.unwrap_or(Micros::ZERO);
-        let mut meters = Meters::new(candidate, self.traffic.keys() as usize, stay);
+        let hold_time = self.hold_time.unwrap_or(Micros::ZERO);
+        let mut evaluator = Evaluator::new(candidate, self.traffic.keys() as usize, hold_time);
         for arrival in self.traffic.arrivals(self.seed) {
-            tell(
+            visit(
                 arrival,
-                meters.decide(arrival.key() as usize, START.saturating_add(arrival.at())),
+                evaluator.decide(arrival.key() as usize, START.saturating_add(arrival.at())),
             );
         }
         Ok(())
     }
 
-    fn check(&self, candidate: &Candidate) -> Result<(), NotSimulated> {
+    fn check(&self, candidate: &Candidate) -> Result<(), SimulationError> {
         let holds = candidate.limits().any(|limit| limit.lease().is_some());
-        let stays = self.hold.is_some_and(|stay| stay > Micros::ZERO);
-        if holds && !stays { Err(NotSimulated::NoHold) } else { Ok(()) }
+        let stays = self.hold_time.is_some_and(|hold_time| hold_time > Micros::ZERO);
+        if holds && !stays { Err(SimulationError::NoHold) } else { Ok(()) }
     }
 }
 
-fn run(candidate: &Candidate, arrivals: &[Arrival], scene: &Scene<'_>) -> Run {
-    let mut meters = Meters::new(candidate, scene.offered_by_key.len(), scene.stay);
-    let mut tally = Tally::new(scene, candidate.limits().count());
+fn run(
+    candidate: &Candidate,
+    arrivals: &[Arrival],
+    input: &SimulationInput<'_>,
+) -> CandidateReport {
+    let mut evaluator = Evaluator::new(candidate, input.offered_by_key.len(), input.hold_time);
+    let mut counts = RunCounts::new(input, candidate.limits().count());
     for arrival in arrivals {
-        tally.come_to(arrival.at(), &meters);
+        counts.advance_to(arrival.at(), &evaluator);
         let now = START.saturating_add(arrival.at());
-        let told = meters.decide(arrival.key() as usize, now);
-        tally.count(*arrival, &told, &meters);
+        let decision = evaluator.decide(arrival.key() as usize, now);
+        counts.count(*arrival, &decision, &evaluator);
     }
-    tally.come_to(scene.axis.span, &meters);
-    tally.finish(candidate)
+    counts.advance_to(input.axis.span, &evaluator);
+    counts.finish(candidate)
 }
 
-/// The key that asks most often, the first of several, and how often.
+/// The key with the most requests, the first of several, and their number.
 fn busiest(offered_by_key: &[u64]) -> (u32, u64) {
     (0_u32..)
         .zip(offered_by_key)
         .fold((0, 0), |most, (key, offered)| if *offered > most.1 { (key, *offered) } else { most })
 }
 
-impl fmt::Display for NotSimulated {
+impl fmt::Display for SimulationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CandidateCount(count) => {
-                write!(f, "{count} limits side by side; use 1 to {}", Simulation::MAX_CANDIDATES)
+                write!(f, "{count} candidates; use 1 to {}", Simulation::MAX_CANDIDATES)
             }
-            Self::NoHold => f.write_str("concurrency counts holders; say how long each stays"),
+            Self::NoHold => f.write_str("concurrency counts holders; set a hold time"),
         }
     }
 }
 
-impl Error for NotSimulated {}
+impl Error for SimulationError {}

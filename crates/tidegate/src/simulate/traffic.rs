@@ -1,12 +1,13 @@
-//! Imagined traffic: who comes when, as a person would say it.
+//! Traffic: patterns of requests, and their notation.
 
 use std::fmt;
 
 use tidegate_core::{Micros, Span};
 
+use super::bounds;
 use super::error::InvalidTraffic;
 
-/// What is offered: one or several parts at the same time.
+/// Offered requests: one or several parts at the same time.
 ///
 /// ```text
 /// part    = pattern { option }                     parts are joined with " + "
@@ -14,9 +15,10 @@ use super::error::InvalidTraffic;
 /// option  = keys N [zipf S] | after SPAN | for SPAN         each once, any order
 /// ```
 ///
-/// Rates and spans are written as in limits: `120/s`, `10m`. A part without `for` lasts until the others have
-/// ended, or a minute. Keys are numbered, and parts share them; which key a request has is left to chance, evenly or,
-/// with `zipf S`, the k-th `1/k^S` as often as the first. `after` lets a part begin later.
+/// Rates and spans are written as in limits: `120/s`, `10m`. A part without `for` lasts until the
+/// others have ended, or a minute. Keys are numbered, and parts share them. The key of a request is
+/// random, uniform or, with `zipf S`, the k-th `1/k^S` as often as the first. `after` delays the
+/// start of a part.
 ///
 /// ```
 /// use tidegate::simulate::Traffic;
@@ -27,54 +29,54 @@ use super::error::InvalidTraffic;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
-    parts: Vec<Part>,
+    parts: Vec<TrafficPart>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Part {
-    pub(super) pattern: Pattern,
+pub(super) struct TrafficPart {
+    pub(super) pattern: ArrivalPattern,
     pub(super) keys: u32,
-    /// In thousandths.
+    /// Zipf exponent in thousandths.
     pub(super) zipf: Option<u32>,
     pub(super) after: Micros,
     pub(super) lasts: Micros,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pattern {
-    Steady(Rate),
-    Poisson(Rate),
+pub(super) enum ArrivalPattern {
+    Steady(ArrivalRate),
+    Poisson(ArrivalRate),
     Burst { count: u64, every: Micros },
-    Ramp { from: Rate, to: Rate },
+    Ramp { from: ArrivalRate, to: ArrivalRate },
 }
 
-/// So many per span.
+/// A number of requests per span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Rate {
+pub(super) struct ArrivalRate {
     pub(super) count: u64,
     pub(super) per: Micros,
 }
 
 impl Traffic {
-    /// The most requests in all parts together; what is left to chance may exceed it by a little.
-    pub const MAX_REQUESTS: u64 = 10_000_000;
-    /// The most keys.
-    pub const MAX_KEYS: u32 = 100_000;
-    /// The longest time, 200 days.
-    pub const MAX_SPAN: Micros = Micros::from_secs(200 * 86_400);
-    /// The most parts.
-    pub const MAX_PARTS: usize = 16;
-    /// How long a part lasts if none says how long.
+    /// Largest number of requests of all parts together; random patterns may exceed it slightly.
+    pub const MAX_REQUESTS: u64 = bounds::MAX_REQUESTS;
+    /// Largest number of keys.
+    pub const MAX_KEYS: u32 = bounds::MAX_KEYS;
+    /// Longest duration, 200 days.
+    pub const MAX_SPAN: Micros = bounds::MAX_SPAN;
+    /// Largest number of parts.
+    pub const MAX_PARTS: usize = bounds::MAX_PARTS;
+    /// Duration if no part has one.
     pub(super) const DEFAULT_SPAN: Micros = Micros::from_secs(60);
 
-    /// The parts together, or what is too much; the number is that of the part at fault.
-    pub(super) fn of(parts: Vec<Part>) -> Result<Self, (usize, InvalidTraffic)> {
+    /// The traffic of these parts, or the violated bound and the index of the part.
+    pub(super) fn of(parts: Vec<TrafficPart>) -> Result<Self, (usize, InvalidTraffic)> {
         let mut requests = 0_u64;
-        for (place, part) in parts.iter().enumerate() {
-            part.check().map_err(|invalid| (place, invalid))?;
+        for (index, part) in parts.iter().enumerate() {
+            part.check().map_err(|invalid| (index, invalid))?;
             requests = requests.saturating_add(part.requests());
             if requests > Self::MAX_REQUESTS {
-                return Err((place, InvalidTraffic::Requests(requests)));
+                return Err((index, InvalidTraffic::Requests(requests)));
             }
         }
         if parts.len() > Self::MAX_PARTS {
@@ -83,27 +85,27 @@ impl Traffic {
         Ok(Self { parts })
     }
 
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[TrafficPart] {
         &self.parts
     }
 
-    /// How many requests it offers; where chance decides, how many are to be expected.
+    /// Number of requests; the expected number for random patterns.
     pub fn requests(&self) -> u64 {
-        self.parts.iter().map(Part::requests).sum()
+        self.parts.iter().map(TrafficPart::requests).sum()
     }
 
-    /// How long it lasts.
+    /// Duration of the traffic.
     pub fn span(&self) -> Micros {
-        self.parts.iter().map(Part::end).max().unwrap_or(Micros::ZERO)
+        self.parts.iter().map(TrafficPart::end).max().unwrap_or(Micros::ZERO)
     }
 
-    /// How many keys it has at most.
+    /// Largest number of keys of a part.
     pub fn keys(&self) -> u32 {
         self.parts.iter().map(|part| part.keys).max().unwrap_or(1)
     }
 }
 
-impl Part {
+impl TrafficPart {
     pub(super) fn end(&self) -> Micros {
         self.after.saturating_add(self.lasts)
     }
@@ -123,11 +125,11 @@ impl Part {
 
     fn requests(&self) -> u64 {
         match self.pattern {
-            Pattern::Steady(rate) | Pattern::Poisson(rate) => rate.over(self.lasts),
-            Pattern::Burst { count, every } => {
+            ArrivalPattern::Steady(rate) | ArrivalPattern::Poisson(rate) => rate.over(self.lasts),
+            ArrivalPattern::Burst { count, every } => {
                 count.saturating_mul(self.lasts.get().div_ceil(every.get().max(1)))
             }
-            Pattern::Ramp { from, to } => {
+            ArrivalPattern::Ramp { from, to } => {
                 let sum = u128::from(from.over(self.lasts)) + u128::from(to.over(self.lasts));
                 u64::try_from(sum.div_ceil(2)).unwrap_or(u64::MAX)
             }
@@ -135,8 +137,8 @@ impl Part {
     }
 }
 
-impl Rate {
-    /// How many come in `span`, rounded up.
+impl ArrivalRate {
+    /// Requests in `span`, rounded up.
     pub(super) fn over(self, span: Micros) -> u64 {
         let product = u128::from(self.count) * u128::from(span.get());
         u64::try_from(product.div_ceil(u128::from(self.per.get().max(1)))).unwrap_or(u64::MAX)
@@ -146,23 +148,23 @@ impl Rate {
 /// The canonical notation.
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, part) in self.parts.iter().enumerate() {
-            f.write_str(if place == 0 { "" } else { " + " })?;
+        for (index, part) in self.parts.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { " + " })?;
             part.fmt(f)?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for TrafficPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pattern {
-            Pattern::Steady(rate) => write!(f, "steady {rate}")?,
-            Pattern::Poisson(rate) => write!(f, "poisson {rate}")?,
-            Pattern::Burst { count, every } => {
+            ArrivalPattern::Steady(rate) => write!(f, "steady {rate}")?,
+            ArrivalPattern::Poisson(rate) => write!(f, "poisson {rate}")?,
+            ArrivalPattern::Burst { count, every } => {
                 write!(f, "burst {count} every {}", Span::Plain(every))?
             }
-            Pattern::Ramp { from, to } => write!(f, "ramp {from} to {to}")?,
+            ArrivalPattern::Ramp { from, to } => write!(f, "ramp {from} to {to}")?,
         }
         if self.keys != 1 || self.zipf.is_some() {
             write!(f, " keys {}", self.keys)?;
@@ -180,10 +182,10 @@ impl fmt::Display for Part {
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for ArrivalRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let span = Span::Plain(self.per).to_string();
-        // Behind a slash, one second is `s`.
+        // After a slash, one second is `s`.
         let brief = span.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic));
         write!(f, "{}/{}", self.count, brief.unwrap_or(&span))
     }

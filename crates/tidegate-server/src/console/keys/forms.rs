@@ -1,57 +1,57 @@
-//! What can be done about a key.
+//! Forms for the actions on a key.
 
 use maud::{Markup, html};
 
-use super::super::change::Change;
-use super::super::visitor::Visitor;
-use super::about::About;
-use super::overrides;
-use crate::config::OverrideFile;
-use crate::http::Door;
-use crate::policies::{Listed, Origin};
+use super::super::admin_form::AdminForm;
+use super::super::user::ConsoleUser;
+use super::query::KeyQuery;
+use crate::policy::{ListedOverride, ListedRule, RuleOrigin, timestamp};
+use crate::transport::http::AppState;
 
-/// What somebody typed who has to mend it.
+/// The values of an override form with errors.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Typed {
+pub(super) struct EnteredValues {
     pub(super) limits: String,
-    pub(super) lasts: String,
-    /// What is wrong with it.
-    pub(super) wrong: Option<String>,
+    pub(super) duration: String,
+    pub(super) error: Option<String>,
 }
 
-/// All of it, as far as this visitor could do it.
-pub(super) fn forms(door: &Door, visitor: &Visitor, about: &About, typed: &Typed) -> Markup {
-    let now = door.service.clock().now();
-    let listed = door.policies.rule(&about.rule);
+/// All forms that the server permits.
+pub(super) fn forms(
+    app: &AppState,
+    user: &ConsoleUser,
+    query: &KeyQuery,
+    typed: &EnteredValues,
+) -> Markup {
+    let listed = app.policies.rule(&query.rule);
     html! {
-        @if !visitor.can_change() {
+        @if !user.can_change() {
             p.muted {
-                "To reset a key or to give it other limits for a while, start the server with "
+                "To reset a key or override its limits, start the server with "
                 code { "TIDEGATE_ADMIN_TOKEN" } "."
             }
         } @else {
-            div.deeds {
-                (reset(visitor, about))
-                @if let Some(listed) = &listed {
-                    @let present = overrides::of_key(&listed.file, &about.key, now);
-                    @let in_file = door.policies.in_file(&about.rule);
-                    @let of_file = in_file.as_ref().and_then(|rule| overrides::of_key(rule, &about.key, now));
-                    (set_override(visitor, about, typed, present, of_file))
+            div.actions {
+                (reset(user, query))
+                @if listed.is_some() {
+                    @let present = app.policies.find_override(&query.rule, &query.key);
+                    @let active = present.filter(|present| present.inactive.is_none());
+                    (set_override(user, query, typed, active.as_ref()))
                 }
             }
         }
-        @if let Some(listed) = &listed { (origin(door, visitor, about, listed)) }
+        @if let Some(listed) = &listed { (origin(app, user, query, listed)) }
     }
 }
 
-fn reset(visitor: &Visitor, about: &About) -> Markup {
+fn reset(user: &ConsoleUser, query: &KeyQuery) -> Markup {
     html! {
         section.card aria-labelledby="reset" {
-            h2 #reset { "Begin anew" }
-            p.muted { "Forgets what the key has used, under all limits shown. What is held stays held." }
-            form.deed method="post" action="/keys/reset" {
-                (hidden(about))
-                (token(visitor))
+            h2 #reset { "Reset" }
+            p.muted { "Resets the key\u{2019}s usage under all limits shown. Reservations are kept." }
+            form.action method="post" action="/keys/reset" {
+                (hidden(query))
+                (token(user))
                 button.danger type="submit" { "Reset" }
             }
         }
@@ -59,96 +59,92 @@ fn reset(visitor: &Visitor, about: &About) -> Markup {
 }
 
 fn set_override(
-    visitor: &Visitor,
-    about: &About,
-    typed: &Typed,
-    present: Option<&OverrideFile>,
-    of_file: Option<&OverrideFile>,
+    user: &ConsoleUser,
+    query: &KeyQuery,
+    typed: &EnteredValues,
+    present: Option<&ListedOverride>,
 ) -> Markup {
     html! {
         section.card aria-labelledby="override" {
-            h2 #override { "Other limits for a while" }
-            @if about.key.is_empty() {
-                p.muted { "Everybody is counted together here, so that there is no key to have limits of its own." }
-            } @else if let Some(of_file) = of_file {
-                p.muted {
-                    "The policy file has limits for this key: " code { (of_file.limits.join(" + ")) } ". Change them there."
-                }
+            h2 #override { "Temporary override" }
+            @if query.key.is_empty() {
+                p.muted { "This rule counts all requests together: there is no key to override." }
             } @else {
                 @if let Some(present) = present {
                     p {
-                        "In force: " code { (present.limits.join(" + ")) }
-                        @if let Some(until) = &present.until { " until " time { (until) } } "."
+                        "Active: " code { (present.limits.join(" + ")) }
+                        @if let Some(until) = present.until { " until " time { (timestamp(until)) } }
+                        ", set by " (present.by) "."
                     }
-                    form.deed method="post" action="/keys/override/end" {
-                        (hidden(about))
-                        (token(visitor))
-                        button.quiet type="submit" { "End it now" }
+                    form.action method="post" action="/keys/override/end" {
+                        (hidden(query))
+                        (token(user))
+                        button.quiet type="submit" { "End now" }
                     }
                 }
-                form.deed method="post" action="/keys/override" {
-                    (hidden(about))
+                form.action method="post" action="/keys/override" {
+                    (hidden(query))
                     label { span { "Limits" }
                         input type="text" name="limits" value=(typed.limits) placeholder="1000/s" required maxlength="1024"
                             spellcheck="false" autocapitalize="none" autocomplete="off"
-                            aria-describedby=[typed.wrong.is_some().then_some("override-wrong")];
+                            aria-describedby=[typed.error.is_some().then_some("override-wrong")];
                     }
                     label { span { "for" }
-                        input.short type="text" name="for" value=(if typed.lasts.is_empty() { "1h" } else { &typed.lasts })
+                        input.short type="text" name="for" value=(if typed.duration.is_empty() { "1h" } else { &typed.duration })
                             list="spans" required maxlength="32" spellcheck="false" autocapitalize="none";
                     }
                     datalist #spans { @for span in ["10m", "1h", "8h", "1d", "7d"] { option value=(span) {} } }
-                    (token(visitor))
+                    (token(user))
                     button type="submit" { "Override" }
                 }
-                @if let Some(wrong) = &typed.wrong {
-                    pre.wrong #override-wrong role="alert" { (wrong) }
+                @if let Some(error) = &typed.error {
+                    pre.wrong #override-wrong role="alert" { (error) }
                 }
                 p.muted {
-                    "In the place of the rule\u{2019}s limits, for this key alone; several are joined with " code { " + " }
-                    ". It is set in this process until it ends or the server is restarted."
+                    "Replaces the rule\u{2019}s limits for this key; join several with " code { " + " }
+                    ". It applies on top of whatever rule is in force, on all servers of the store."
                 }
             }
         }
     }
 }
 
-/// Where the rule comes from, if that is not the file.
-fn origin(door: &Door, visitor: &Visitor, about: &About, listed: &Listed) -> Markup {
+/// A notice if the rule was set at run time.
+fn origin(app: &AppState, user: &ConsoleUser, query: &KeyQuery, listed: &ListedRule) -> Markup {
     let name = &listed.file.name;
     html! {
-        @if listed.origin == Origin::Runtime {
+        @if listed.origin == RuleOrigin::Runtime {
             section.notice {
-                h2 { "This rule was set while running" }
-                @if door.policies.in_file(name).is_some() {
+                h2 { "This rule was set at run time" }
+                @if app.policies.is_in_file(name) {
                     p {
-                        code { (name) } " no longer follows the policy file: changes of it there have no effect until the \
-                        rule is taken back, with all its overrides that were set here."
+                        code { (name) } " replaces the rule of the policy file: changes in the file have no effect until the \
+                        run-time rule is deleted."
                     }
-                    @if visitor.can_change() {
-                        form.deed method="post" action="/keys/take-back" {
-                            (hidden(about))
-                            (token(visitor))
-                            button.quiet type="submit" { "Take it back to the file\u{2019}s" }
+                    @if user.can_change() {
+                        form.action method="post" action="/keys/take-back" {
+                            (hidden(query))
+                            (token(user))
+                            button.quiet type="submit" { "Revert to the policy file" }
                         }
                     }
                 } @else {
-                    p { "The policy file has no rule " code { (name) } ". It lasts until the server is restarted." }
+                    p { "The policy file has no rule " code { (name) } "." }
                 }
             }
         }
     }
 }
 
-fn hidden(about: &About) -> Markup {
-    html! { input type="hidden" name=(About::FIELD) value=(about.query()); }
+fn hidden(query: &KeyQuery) -> Markup {
+    html! { input type="hidden" name=(KeyQuery::FIELD) value=(query.encoded()); }
 }
 
-fn token(visitor: &Visitor) -> Markup {
+fn token(user: &ConsoleUser) -> Markup {
     html! {
-        @if visitor.needs_token() {
+        @if user.needs_token() {
             label { span { "Admin token" }
-                input type="password" name=(Change::TOKEN) required autocomplete="off" spellcheck="false";
+                input type="password" name=(AdminForm::TOKEN) required autocomplete="off" spellcheck="false";
             }
         }
     }

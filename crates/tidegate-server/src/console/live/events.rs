@@ -1,97 +1,66 @@
-//! The sections again, every second.
+//! The events of the live page: changed sections, every second.
 
-use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::HeaderMap;
-use hyper::body::{Body, Frame};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::Mutex;
 
-use super::super::visitor::Visitor;
-use super::view::View;
-use super::wrapped;
-use crate::http::Door;
+use super::super::state::ConsoleContext;
+use super::super::user::ConsoleUser;
+use super::query::LiveQuery;
+use super::sections::{self, Sections, wrapped};
+use crate::observe::traffic::{TickCache, WindowSeconds};
+use crate::transport::http::AppState;
+use crate::transport::http::event_stream::{EventSource, PendingBytes};
 
-/// Events as a body: one is made when the one before was taken, so that nothing piles up.
-pub(super) struct Events {
-    next: Option<Next>,
-    _place: OwnedSemaphorePermit,
-}
+/// Sections rendered in the current second, by query.
+#[derive(Default, Debug)]
+pub(crate) struct SectionCache(Mutex<TickCache<LiveQuery, Sections>>);
 
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Follower)>> + Send>>;
+impl SectionCache {
+    /// Upper bound of the cached queries; further ones are rendered for every page.
+    const MAX_QUERIES: usize = 32;
 
-/// Somebody who looks.
-struct Follower {
-    door: Door,
-    view: View,
-    /// What they have shown. A session that ends ends what it has opened.
-    shown: HeaderMap,
-    ticks: watch::Receiver<u64>,
-    /// What they have already.
-    told: Vec<Arc<str>>,
-    is_first: bool,
-}
-
-impl Events {
-    pub(super) fn new(
-        door: Door,
-        view: View,
-        shown: HeaderMap,
-        place: OwnedSemaphorePermit,
-    ) -> Self {
-        let ticks = door.service.live().ticks();
-        let follower = Follower { door, view, shown, ticks, told: Vec::new(), is_first: true };
-        Self { next: Some(Box::pin(follower.next())), _place: place }
+    /// The sections after the last second.
+    pub(super) async fn sections(&self, app: &AppState, query: &LiveQuery) -> Sections {
+        let traffic = app.service.traffic();
+        let mut cache = self.0.lock().await;
+        if let Some(sections) = cache.get(*traffic.ticks().borrow(), query) {
+            return sections;
+        }
+        let snapshot = traffic.latest(WindowSeconds::MAX, app.current_status()).await;
+        let sections = snapshot.map_or([].into(), |snapshot| sections::all(&snapshot, query));
+        cache.keep(Self::MAX_QUERIES, query.clone(), &sections);
+        sections
     }
 }
 
-impl Follower {
-    /// The next event, with whom to ask for the one after it; none when the server drains, or they may look no longer.
-    async fn next(mut self) -> Option<(Bytes, Self)> {
-        // Who is slow in taking one misses those in between.
-        if !self.is_first {
-            tokio::select! {
-                biased;
-                () = self.door.drain.begun() => return None,
-                changed = self.ticks.changed() => changed.ok()?,
-            }
-        }
-        if !Visitor::of(&self.door, &self.shown).may_look() {
+/// The events of one open page.
+pub(super) struct SectionEvents {
+    pub(super) context: ConsoleContext,
+    pub(super) cache: Arc<SectionCache>,
+    pub(super) query: LiveQuery,
+    /// The headers of the request: the stream ends with the session in them.
+    pub(super) headers: HeaderMap,
+    /// The sections that were sent last.
+    pub(super) sent: Sections,
+}
+
+impl EventSource for SectionEvents {
+    async fn event(&mut self, app: &AppState) -> Option<Option<PendingBytes>> {
+        if !ConsoleUser::of(&self.context, &self.headers).can_read() {
             return None;
         }
-        self.is_first = false;
-        self.ticks.mark_unchanged();
-        let sections = self.door.console.live.sections(&self.door, &self.view).await;
+        let sections = self.cache.sections(app, &self.query).await;
         let mut event = String::from("event: sections\n");
         for (nth, (id, section)) in sections.iter().enumerate() {
-            if self.told.get(nth) != Some(section) {
+            if self.sent.get(nth).is_none_or(|(_, sent)| sent != section) {
                 let html = wrapped(id, section).into_string();
                 html.lines().for_each(|line| event.extend(["data: ", line, "\n"]));
             }
         }
         event.push('\n');
-        self.told = sections.iter().map(|(_, section)| section.clone()).collect();
-        Some((event.into(), self))
-    }
-}
-
-impl Body for Events {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = self.get_mut();
-        let Some(next) = &mut this.next else { return Poll::Ready(None) };
-        let event = ready!(next.as_mut().poll(context));
-        let (event, follower) = event.unzip();
-        this.next = follower.map(|follower: Follower| -> Next { Box::pin(follower.next()) });
-        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
+        self.sent = sections;
+        Some(Some(PendingBytes { rest: event.into(), _permit: None }))
     }
 }

@@ -1,42 +1,43 @@
-//! What goes on now: the page that most people look at most.
-//!
-//! # Layout
-//!
-//! - `view`: what somebody wants to see of it. `shared`: made once a second for all who want the same.
-//! - `sections`: the parts of the page. `rules`, `keys`, `denials`: the longer ones. `columns`: seconds, as they are
-//!   drawn. `left`: what is left of a key.
-//! - `events`: the sections again, every second.
+//! The live page: traffic, store, rules, hot keys and denials. Imports: error_page, form, layout,
+//! page, state, user.
 
-mod columns;
+pub(crate) mod chart_columns;
 mod denials;
 mod events;
-mod keys;
-mod left;
+mod format;
+pub(crate) mod hot_keys;
+pub(crate) mod query;
 mod rules;
 mod sections;
-mod shared;
-mod view;
+
+use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, StatusCode};
-use maud::{PreEscaped, html};
+use axum::response::Response;
+use http::HeaderMap;
+use maud::html;
 
-pub(super) use self::shared::Shared;
-use self::view::View;
-use super::form::Fields;
-use super::page::{Nav, refreshed};
-use super::trouble::Trouble;
-use super::visitor::Visitor;
-use crate::http::Door;
-use crate::http::activity::Lasts;
-use crate::live::Live;
+pub(super) use self::events::SectionCache;
+use self::events::SectionEvents;
+use self::query::LiveQuery;
+use self::sections::wrapped;
+use super::error_page::ErrorPage;
+use super::form::FormFields;
+use super::layout::NavItem;
+use super::page::refreshed;
+use super::state::ConsoleContext;
+use super::user::ConsoleUser;
+use crate::transport::http::{AppState, event_stream};
 
 /// `GET /[?sort=..][&filter=..][&page=2]`
-pub(super) async fn show(State(door): State<Door>, visitor: Visitor, fields: Fields) -> Response {
-    let view = View::read(&fields);
-    let sections = door.console.live.sections(&door, &view).await;
+pub(super) async fn show(
+    State(app): State<AppState>,
+    State(cache): State<Arc<SectionCache>>,
+    user: ConsoleUser,
+    fields: FormFields,
+) -> Response {
+    let query = LiveQuery::read(&fields);
+    let sections = cache.sections(&app, &query).await;
     let body = html! {
         div.bar {
             h1 { "Live" }
@@ -45,36 +46,26 @@ pub(super) async fn show(State(door): State<Door>, visitor: Visitor, fields: Fie
                 button.quiet #pause type="button" aria-pressed="false" hidden { "Pause" }
             }
         }
-        div.live data-events={ "/console/live" (view.query()) } data-state="following" {
+        div.live data-events={ "/console/live" (query.encoded()) } data-state="following" {
             @for (id, section) in &*sections {
-                // Not a part of what is replaced while somebody types into it.
-                @if *id == "rules" { (rules::bar(&view)) }
+                // Outside of the section, so that updates do not replace a half-typed filter.
+                @if *id == "rules" { (rules::bar(&query)) }
                 (wrapped(id, section))
             }
         }
     };
-    refreshed(&visitor, Nav::Live, "Live", &body)
+    refreshed(&user, NavItem::Live, "Live", &body)
 }
 
 /// `GET /console/live`: the sections that have changed, every second.
 pub(super) async fn follow(
-    State(door): State<Door>,
-    _: Visitor,
+    State(context): State<ConsoleContext>,
+    State(cache): State<Arc<SectionCache>>,
+    _: ConsoleUser,
     headers: HeaderMap,
-    fields: Fields,
-) -> Result<Response, Trouble> {
-    let Some(place) = door.service.live().follow() else {
-        let detail = format!("{} follow already; try again later", Live::MAX_STREAMS);
-        return Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, detail));
-    };
-    let events = events::Events::new(door, View::read(&fields), headers, place);
-    let body = axum::body::Body::new(events);
-    let mut response = ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
-    response.extensions_mut().insert(Lasts::AsLongAsWanted);
-    Ok(response)
-}
-
-/// A section, in what the script finds it by.
-fn wrapped(id: &str, section: &str) -> PreEscaped<String> {
-    html! { section id=(id) aria-labelledby={ (id) "-title" } { (PreEscaped(section)) } }
+    fields: FormFields,
+) -> Result<Response, ErrorPage> {
+    let (query, app) = (LiveQuery::read(&fields), context.app.clone());
+    let events = SectionEvents { context, cache, query, headers, sent: [].into() };
+    Ok(event_stream::follow(app, events)?)
 }

@@ -1,87 +1,90 @@
-//! The rules, a little chart for each.
+//! The rules, with a small chart each.
 
 use maud::{Markup, PreEscaped, html};
 
-use super::sections::rate;
-use super::shared::Seen;
-use super::view::{Sort, View};
-use crate::live::MAX_SECONDS;
-use crate::live::snapshot::{RuleTraffic, Traffic};
-use crate::plot::{Flow, number};
+use super::super::page::page_links;
+use super::chart_columns::ChartColumns;
+use super::format::rate;
+use super::query::{LiveQuery, RuleOrder};
+use crate::chart::RateChart;
+use crate::observe::traffic::MAX_SECONDS;
+use crate::observe::traffic::snapshot::{CallStats, RuleTraffic, TrafficSnapshot};
+use crate::text::format::number;
 
-/// Seconds in a column of a little chart.
-const EACH: usize = 6;
+/// Seconds per column of a small chart.
+const COLUMN_SECONDS: usize = 6;
 
-pub(super) fn section(seen: &Seen, view: &View) -> Markup {
-    let fits = |rule: &&RuleTraffic| rule.name.contains(&view.filter);
-    let mut rules: Vec<&RuleTraffic> = seen.snapshot.rules.iter().filter(fits).collect();
-    sort(&mut rules, view.sort);
-    let pages = rules.len().div_ceil(View::RULES).max(1);
-    let page = view.page.min(pages - 1);
-    let shown = rules.iter().skip(page * View::RULES).take(View::RULES);
+pub(super) fn section(snapshot: &TrafficSnapshot, query: &LiveQuery) -> Markup {
+    let matches = |rule: &&RuleTraffic| rule.name.contains(&query.filter);
+    let mut rules: Vec<&RuleTraffic> = snapshot.rules.iter().filter(matches).collect();
+    sort(&mut rules, query.sort);
+    let pages = rules.len().div_ceil(LiveQuery::PAGE_LEN).max(1);
+    let page = query.page.min(pages - 1);
+    let shown = rules.iter().skip(page * LiveQuery::PAGE_LEN).take(LiveQuery::PAGE_LEN);
     html! {
         @if rules.is_empty() {
             p.empty {
-                @if view.filter.is_empty() { "Nobody has asked in the last 15 minutes." }
-                @else { "No rule with \u{201c}" (view.filter) "\u{201d} in its name was asked in the last 15 minutes." }
+                @if query.filter.is_empty() { "No calls in the last 15 minutes." }
+                @else { "No rule with \u{201c}" (query.filter) "\u{201d} in its name was called in the last 15 minutes." }
             }
         }
-        ul.cards { @for rule in shown { (card(seen, rule)) } }
-        (others(seen, view, pages, page))
+        ul.cards { @for rule in shown { (card(snapshot, rule)) } }
+        (footer(snapshot, query, pages, page))
     }
 }
 
-/// The title, and what somebody wants to see.
-pub(super) fn bar(view: &View) -> Markup {
+/// The title and the filter.
+pub(super) fn bar(query: &LiveQuery) -> Markup {
     html! {
         div.bar {
             h2 #rules-title { "Rules" }
             form.filter method="get" action="/" role="search" {
                 label.hidden for="filter" { "Rules whose name contains" }
-                input #filter type="search" name="filter" value=(view.filter) placeholder="name contains\u{2026}"
+                input #filter type="search" name="filter" value=(query.filter) placeholder="name contains\u{2026}"
                     spellcheck="false" autocapitalize="none";
-                label.hidden for="sort" { "In which order" }
+                label.hidden for="sort" { "Order" }
                 select #sort name="sort" {
-                    @for sort in Sort::ALL {
-                        option value=(sort.name()) selected[sort == view.sort] { (in_words(sort)) }
+                    @for sort in RuleOrder::ALL {
+                        option value=(sort.name()) selected[sort == query.sort] { (label(sort)) }
                     }
                 }
-                button #apply type="submit" { "Show" }
+                button #apply type="submit" { "Apply" }
             }
         }
     }
 }
 
-fn in_words(sort: Sort) -> &'static str {
+fn label(sort: RuleOrder) -> &'static str {
     match sort {
-        Sort::Busiest => "busiest first",
-        Sort::Denied => "most denied first",
-        Sort::Name => "by name",
+        RuleOrder::Busiest => "busiest first",
+        RuleOrder::Denied => "most denied first",
+        RuleOrder::Name => "by name",
     }
 }
 
-fn sort(rules: &mut [&RuleTraffic], by: Sort) {
+fn sort(rules: &mut [&RuleTraffic], by: RuleOrder) {
     let sum = |series: &[u32]| series.iter().map(|count| u64::from(*count)).sum::<u64>();
-    // The last quarter of an hour: cards that change places every second cannot be read.
+    // By the last 15 minutes: cards that change their position every second cannot be read.
     rules.sort_by_cached_key(|rule| {
         let series = &rule.traffic.series;
         let denied = sum(&series.denied);
         let first = match by {
-            Sort::Busiest => denied + sum(&series.allowed) + sum(&series.errors),
-            Sort::Denied => denied,
-            Sort::Name => 0,
+            RuleOrder::Busiest => denied + sum(&series.allowed) + sum(&series.errors),
+            RuleOrder::Denied => denied,
+            RuleOrder::Name => 0,
         };
         (std::cmp::Reverse(first), rule.name.clone())
     });
 }
 
-fn card(seen: &Seen, rule: &RuleTraffic) -> Markup {
-    let Traffic { rates, series, totals } = &rule.traffic;
-    let columns = |series: &[u32]| seen.columns(EACH).of(series, MAX_SECONDS);
+fn card(snapshot: &TrafficSnapshot, rule: &RuleTraffic) -> Markup {
+    let CallStats { rates, series, totals } = &rule.traffic;
+    let columns =
+        |series: &[u32]| ChartColumns::at(snapshot, COLUMN_SECONDS).of(series, MAX_SECONDS);
     let (passed, denied) = (columns(&series.allowed), columns(&series.denied));
     let would_deny = columns(&series.would_deny);
-    let flow = Flow { passed: &passed, denied: &denied, would_deny: &would_deny };
-    let most = |series: &[u64]| series.iter().copied().max().unwrap_or(0);
+    let flow = RateChart { passed: &passed, denied: &denied, would_deny: &would_deny };
+    let max = |series: &[u64]| series.iter().copied().max().unwrap_or(0);
     html! {
         li.card.rule {
             div.head {
@@ -95,30 +98,24 @@ fn card(seen: &Seen, rule: &RuleTraffic) -> Markup {
             }
             (PreEscaped(flow.spark()))
             p.foot {
-                span { "up to " (number(most(&passed))) "/s" }
+                span { "up to " (number(max(&passed))) "/s" }
                 @if totals.denied > 0 { span { (number(totals.denied)) " denied since the start" } }
-                @if totals.would_deny > 0 { span { (number(totals.would_deny)) " would be" } }
-                @if totals.errors > 0 { span.denied-text { "no answer " (number(totals.errors)) } }
+                @if totals.would_deny > 0 { span { (number(totals.would_deny)) " would deny" } }
+                @if totals.errors > 0 { span.denied-text { "errors " (number(totals.errors)) } }
                 @if totals.fallback > 0 { span { "fallback " (number(totals.fallback)) } }
-                @if rule.lent > 0 { span { "on lease " (number(rule.lent)) } }
+                @if rule.lent > 0 { span { "leased " (number(rule.lent)) } }
             }
         }
     }
 }
 
-fn others(seen: &Seen, view: &View, pages: usize, page: usize) -> Markup {
-    let link = |page: usize| format!("/{}", View { page, ..view.clone() }.query());
-    let others = seen.snapshot.other.allowed.len() + seen.snapshot.other.denied.len();
+fn footer(snapshot: &TrafficSnapshot, query: &LiveQuery, pages: usize, page: usize) -> Markup {
+    let link = |nth: usize| format!("/{}", LiveQuery { page: nth - 1, ..query.clone() }.encoded());
+    let others = snapshot.other.allowed.len() + snapshot.other.denied.len();
     html! {
-        @if pages > 1 {
-            nav.pages aria-label="Pages of rules" {
-                @if page > 0 { a #before rel="prev" href=(link(page - 1)) { "\u{2190} Before" } }
-                span { "Page " (page + 1) " of " (pages) }
-                @if page + 1 < pages { a #after rel="next" href=(link(page + 1)) { "After \u{2192}" } }
-            }
-        }
+        (page_links(page + 1, pages, link))
         @if others > 0 {
-            p.muted { "Rules beyond the 512 busiest are in the sum above, and not here." }
+            p.muted { "Only the 512 busiest rules are listed; the total includes all." }
         }
     }
 }

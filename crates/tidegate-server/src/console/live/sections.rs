@@ -1,100 +1,102 @@
-//! The parts of the page.
+//! The sections of the live page.
 
 use std::sync::Arc;
 
 use maud::{Markup, PreEscaped, html};
 use tidegate::Micros;
 
-use super::super::page::rough;
-use super::shared::{Sections, Seen};
-use super::view::View;
-use super::{denials, keys, rules};
-use crate::live::MAX_SECONDS;
-use crate::live::snapshot::{Snapshot, StoreState, Traffic};
-use crate::plot::{Flow, number, span};
+use super::chart_columns::ChartColumns;
+use super::format::{bytes, rate};
+use super::query::LiveQuery;
+use super::{denials, hot_keys, rules};
+use crate::chart::RateChart;
+use crate::observe::traffic::MAX_SECONDS;
+use crate::observe::traffic::snapshot::{CallStats, TrafficSnapshot};
+use crate::text::format::number;
 
-/// Seconds in a column of the large chart.
-const EACH: usize = 3;
+/// Seconds per column of the large chart.
+const COLUMN_SECONDS: usize = 3;
 
-/// All parts, in order.
-pub(super) fn all(seen: &Seen, view: &View) -> Sections {
-    let made = |markup: Markup| Arc::<str>::from(markup.into_string());
+/// The sections of a page, each with its id.
+pub(super) type Sections = Arc<[(&'static str, Arc<str>)]>;
+
+/// All sections, in order.
+pub(super) fn all(snapshot: &TrafficSnapshot, query: &LiveQuery) -> Sections {
+    let text = |markup: Markup| Arc::<str>::from(markup.into_string());
     [
-        ("flow", made(flow(seen))),
-        ("state", made(state(seen))),
-        ("rules", made(rules::section(seen, view))),
-        ("keys", made(keys::section(seen))),
-        ("denials", made(denials::section(seen))),
+        ("flow", text(flow(snapshot))),
+        ("state", text(state(snapshot))),
+        ("rules", text(rules::section(snapshot, query))),
+        ("keys", text(hot_keys::section(snapshot))),
+        ("denials", text(denials::section(snapshot))),
     ]
     .into()
 }
 
-/// Everything together.
-fn flow(seen: &Seen) -> Markup {
-    let Traffic { rates, series, .. } = &seen.snapshot.total;
-    let columns = |series: &[u32]| seen.columns(EACH).of(series, MAX_SECONDS);
+/// The traffic of all rules.
+fn flow(snapshot: &TrafficSnapshot) -> Markup {
+    let CallStats { rates, series, .. } = &snapshot.total;
+    let columns =
+        |series: &[u32]| ChartColumns::at(snapshot, COLUMN_SECONDS).of(series, MAX_SECONDS);
     let (passed, denied) = (columns(&series.allowed), columns(&series.denied));
     let would_deny = columns(&series.would_deny);
-    let flow = Flow { passed: &passed, denied: &denied, would_deny: &would_deny };
-    let words = [(0, "15 min ago"), (333, "10 min"), (667, "5 min"), (1_000, "now")];
+    let flow = RateChart { passed: &passed, denied: &denied, would_deny: &would_deny };
+    let labels = [(0, "15 min ago"), (333, "10 min"), (667, "5 min"), (1_000, "now")];
     html! {
-        h2.hidden #flow-title { "All rules together" }
+        h2.hidden #flow-title { "All rules" }
         dl.headline {
             div { dt { "allowed" } dd.big { (rate(rates.allowed)) span.unit { "/s" } } }
             div.bad[rates.denied > 0.0] { dt { "denied" } dd.big { (rate(rates.denied)) span.unit { "/s" } } }
             @if rates.would_deny > 0.0 {
-                div { dt { "shadow limits would deny" } dd.big { (rate(rates.would_deny)) span.unit { "/s" } } }
+                div { dt { "would deny (shadow)" } dd.big { (rate(rates.would_deny)) span.unit { "/s" } } }
             }
             @if rates.errors > 0.0 {
-                div.bad { dt { "without an answer" } dd.big { (rate(rates.errors)) span.unit { "/s" } } }
+                div.bad { dt { "errors" } dd.big { (rate(rates.errors)) span.unit { "/s" } } }
             }
-            (latency(&seen.snapshot))
+            (latency(snapshot))
         }
-        div.chart { (PreEscaped(flow.chart(&words))) }
+        div.chart { (PreEscaped(flow.chart(&labels))) }
         p.legend {
-            span { span.key.passed {} "allowed a second, above the line" }
-            span { span.key.denied {} "denied, below it" }
+            span { span.key.passed {} "allowed per second (above)" }
+            span { span.key.denied {} "denied (below)" }
             @if would_deny.iter().any(|count| *count > 0) {
-                span { span.key.would {} "allowed, though a shadow limit would have denied it" }
+                span { span.key.would {} "allowed, but denied by a shadow limit" }
             }
         }
     }
 }
 
-fn latency(snapshot: &Snapshot) -> Markup {
-    let micros = |micros: Option<u64>| {
-        micros.map_or("\u{2013}".into(), |us| {
-            span(Micros::new(us)).replace("us", " \u{b5}s").replace("ms", " ms")
-        })
-    };
+fn latency(snapshot: &TrafficSnapshot) -> Markup {
+    let micros =
+        |micros: Option<u64>| micros.map_or("\u{2013}".into(), |us| Micros::new(us).to_string());
     let latency = &snapshot.latency;
     html! {
-        div { dt { "half answered within" } dd.big { (micros(latency.p50_us)) } }
-        div { dt { "99 % within" } dd.big { (micros(latency.p99_us)) } }
+        div { dt { "p50" } dd.big { (micros(latency.p50_us)) } }
+        div { dt { "p99" } dd.big { (micros(latency.p99_us)) } }
     }
 }
 
 /// The store and the server.
-fn state(seen: &Seen) -> Markup {
-    let Snapshot { store, policy, connections, total, rules, .. } = &seen.snapshot;
-    let lent: u64 = rules.iter().map(|rule| rule.lent).sum();
-    let age = seen.now.saturating_sub(Micros::from_secs(policy.loaded_at));
+fn state(snapshot: &TrafficSnapshot) -> Markup {
+    let TrafficSnapshot { store, policy, connections, total, rules, .. } = snapshot;
+    let leased: u64 = rules.iter().map(|rule| rule.lent).sum();
+    let age = (snapshot.at_ms / 1_000).saturating_sub(policy.loaded_at);
     html! {
         h2.hidden #state-title { "Store and server" }
         dl.tiles {
             div.tile.bad[!store.up] {
                 dt { "Store" }
-                dd { @if store.up { "answers" } @else { "does not answer" } }
+                dd { @if store.up { "available" } @else { "unavailable" } }
             }
             div.tile.bad[store.circuit.as_deref().is_some_and(|circuit| circuit != "closed")] {
-                dt { "Breaker" }
-                dd { (breaker(store)) }
+                dt { "Circuit breaker" }
+                dd { (store.circuit.as_deref().unwrap_or("none")) }
             }
             div.tile.bad[total.rates.fallback > 0.0] {
                 dt { "Fallback" }
                 dd { @if total.rates.fallback > 0.0 { (rate(total.rates.fallback)) "/s" } @else { "none" } }
             }
-            div.tile { dt { "On lease" } dd { (number(lent)) } }
+            div.tile { dt { "Leased" } dd { (number(leased)) } }
             div.tile {
                 dt { "Keys" }
                 dd {
@@ -112,56 +114,29 @@ fn state(seen: &Seen) -> Markup {
                 dt { "Policy" }
                 dd {
                     a #policy-link href="/rules" { (number(policy.rules as u64)) @if policy.rules == 1 { " rule" } @else { " rules" } }
-                    @if policy.error.is_some() { ", the file has mistakes" } @else { span.muted { ", " (rough(age)) " old" } }
+                    @if policy.error.is_some() { ", reload failed" } @else { span.muted { ", " (Micros::from_secs(age)) " old" } }
                 }
             }
-            div.tile { dt { "Up" } dd { (rough(Micros::from_secs(seen.snapshot.uptime_s))) } }
+            div.tile { dt { "Uptime" } dd { (Micros::from_secs(snapshot.uptime_s)) } }
+        }
+        @if let Some(error) = &store.error {
+            p.wrong {
+                @if store.up { "Some decisions" } @else { "Decisions" }
+                " do not come from the store"
+                @if let Some(since) = store.since {
+                    " for " (Micros::from_secs((snapshot.at_ms / 1_000).saturating_sub(since)))
+                }
+                ": " (error)
+            }
         }
         @if let Some(warning) = &store.warning { p.wrong { (warning) } }
         @if let Some(reset) = &store.last_reset {
-            p.wrong { "The store may have lost what it had counted, " (number(store.resets)) "\u{d7}; lately: " (reset) }
+            p.wrong { "Store state may have been lost " (number(store.resets)) "\u{d7}; last: " (reset) }
         }
     }
 }
 
-fn breaker(store: &StoreState) -> Markup {
-    html! {
-        @match store.circuit.as_deref() {
-            None => "not needed",
-            Some("closed") => "closed",
-            Some("open") => "open: the store is not asked",
-            Some("half-open") => "half open: the store is tried",
-            Some(other) => (other),
-        }
-    }
-}
-
-/// Calls a second, with a decimal while there are few.
-pub(super) fn rate(rate: f64) -> String {
-    match rate {
-        rate if rate <= 0.0 => "0".into(),
-        rate if rate < 0.1 => "<0.1".into(),
-        rate if rate < 9.95 => format!("{rate:.1}"),
-        rate => number(rate.round() as u64),
-    }
-}
-
-fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..10_240 => format!("{} B", number(bytes)),
-        10_240..10_485_760 => format!("{} KiB", number(bytes >> 10)),
-        _ => format!("{} MiB", number(bytes >> 20)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_as_long_as_they_need_to_be() {
-        let rates = [0.0, 0.01, 0.1, 3.33, 9.96, 1_234.4].map(rate);
-        assert_eq!(rates, ["0", "<0.1", "0.1", "3.3", "10", "1,234"]);
-        assert_eq!([bytes(5), bytes(20_480), bytes(20 << 20)], ["5 B", "20 KiB", "20 MiB"]);
-    }
+/// A section inside the element by whose id the script replaces it.
+pub(super) fn wrapped(id: &str, section: &str) -> PreEscaped<String> {
+    html! { section id=(id) aria-labelledby={ (id) "-title" } { (PreEscaped(section)) } }
 }

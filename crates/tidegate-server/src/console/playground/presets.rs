@@ -1,33 +1,33 @@
-//! What is worth trying.
+//! Examples and suggestions.
 
 use maud::{Markup, html};
 
-use super::trial::Trial;
+use super::input::PlaygroundInput;
 
-/// Something to see.
-pub(super) struct Preset {
+/// An example.
+struct Preset {
     name: &'static str,
     limits: &'static [&'static str],
     traffic: &'static str,
     hold: &'static str,
 }
 
-/// All of them; the first is what a visitor sees who has chosen none.
-pub(super) const PRESETS: &[Preset] = &[
+/// The examples; the first one is the default.
+const PRESETS: &[Preset] = &[
     Preset {
-        name: "The boundary burst",
+        name: "Burst at a window boundary",
         limits: &["fixed-window 100/10s", "sliding-log 100/10s"],
         traffic: "burst 100 every 7s for 1m",
         hold: "",
     },
     Preset {
-        name: "What burst means",
+        name: "Effect of burst",
         limits: &["10/s burst 2", "10/s", "10/s burst 50"],
         traffic: "steady 4/s for 1m + burst 40 every 10s",
         hold: "",
     },
     Preset {
-        name: "A log against sub-windows",
+        name: "Log and sub-windows",
         limits: &[
             "sliding-log 100/10s",
             "sliding-window 100/10s precision 1s",
@@ -37,32 +37,32 @@ pub(super) const PRESETS: &[Preset] = &[
         hold: "",
     },
     Preset {
-        name: "A shaper against a meter",
+        name: "Queue and meter",
         limits: &["leaky-bucket 10/s capacity 30 queue", "leaky-bucket 10/s capacity 30"],
         traffic: "burst 40 every 6s for 1m",
         hold: "",
     },
     Preset {
-        name: "Several limits at once",
+        name: "Combined limits",
         limits: &["20/s", "fixed-window 600/1m", "20/s + fixed-window 600/1m"],
         traffic: "ramp 0/s to 40/s for 3m",
         hold: "",
     },
     Preset {
-        name: "A crowd",
+        name: "Many keys",
         limits: &["2/s burst 10", "sliding-window 120/1m"],
         traffic: "poisson 60/s keys 50 zipf 1.1 for 2m",
         hold: "",
     },
     Preset {
-        name: "Holders",
+        name: "Concurrency",
         limits: &["concurrency 20", "concurrency 30"],
         traffic: "poisson 120/s for 30s",
         hold: "200ms",
     },
 ];
 
-/// Limits that are offered while somebody types.
+/// Suggested limits.
 pub(super) const LIMITS: &[&str] = &[
     "10/s burst 20",
     "10/s burst 50 every 1s",
@@ -77,7 +77,7 @@ pub(super) const LIMITS: &[&str] = &[
     "20/s + fixed-window 600/1m",
 ];
 
-/// Traffic that is offered while somebody types.
+/// Suggested traffic.
 pub(super) const TRAFFIC: &[&str] = &[
     "steady 12/s for 1m",
     "poisson 12/s for 1m",
@@ -88,8 +88,8 @@ pub(super) const TRAFFIC: &[&str] = &[
 ];
 
 impl Preset {
-    pub(super) fn trial(&self) -> Trial {
-        Trial {
+    fn input(&self) -> PlaygroundInput {
+        PlaygroundInput {
             limits: self.limits.iter().map(|limit| (*limit).into()).collect(),
             traffic: self.traffic.into(),
             seed: String::new(),
@@ -98,14 +98,19 @@ impl Preset {
     }
 }
 
-/// Links to all of them, with the one marked that is shown.
-pub(super) fn links(shown: &Trial) -> Markup {
+/// The default example.
+pub(super) fn first() -> PlaygroundInput {
+    PRESETS.first().map(Preset::input).unwrap_or_default()
+}
+
+/// Links to the examples; marks the one that is shown.
+pub(super) fn links(shown: &PlaygroundInput) -> Markup {
     html! {
         nav.presets aria-label="Examples" {
             ul {
                 @for preset in PRESETS {
-                    @let trial = preset.trial();
-                    li { a href=(trial.link()) aria-current=[(trial == *shown).then_some("true")] { (preset.name) } }
+                    @let input = preset.input();
+                    li { a href=(input.link()) aria-current=[(input == *shown).then_some("true")] { (preset.name) } }
                 }
             }
         }
@@ -119,9 +124,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_offered_can_be_tried() {
+    fn all_examples_and_suggestions_are_valid() {
         for preset in PRESETS {
-            assert!(preset.trial().task().is_ok(), "{}", preset.name);
+            assert!(preset.input().task().is_ok(), "{}", preset.name);
         }
         for limit in LIMITS {
             assert!(limit.parse::<Candidate>().is_ok(), "{limit}");

@@ -1,46 +1,41 @@
-//! Taking back a rule that was set while running.
+//! Deletes a run-time rule.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
-use http::StatusCode;
 use maud::{Markup, html};
 
-use super::super::change::Change;
-use super::super::trouble::Trouble;
-use super::super::visitor::Visitor;
-use crate::http::Door;
-use crate::policies::NotChanged;
+use super::super::admin_form::AdminForm;
+use super::super::error_page::ErrorPage;
+use super::super::user::ConsoleUser;
+use crate::policy::PutCondition;
+use crate::transport::http::AppState;
+use crate::transport::http::problem::HttpProblem;
 
 /// `POST /rules/delete`
-pub(in super::super) async fn delete(
-    State(door): State<Door>,
-    change: Change,
-) -> Result<Response, Trouble> {
-    let deleted = door.policies.delete(change.fields.text("name"));
-    deleted.map_err(|not| {
-        let status = match not {
-            NotChanged::Unknown => StatusCode::NOT_FOUND,
-            _ => StatusCode::CONFLICT,
-        };
-        Trouble::new(status, not.to_string())
-    })?;
+pub(crate) async fn delete(
+    State(app): State<AppState>,
+    form: AdminForm,
+) -> Result<Response, ErrorPage> {
+    let name = form.fields.text("name");
+    let deleted = app.policies.delete(name, PutCondition::Any, &form.by).await;
+    deleted.map_err(HttpProblem::from)?;
     Ok(Redirect::to("/rules").into_response())
 }
 
-/// The form for it, where somebody could use it.
-pub(super) fn form(visitor: &Visitor, name: &str) -> Markup {
+/// The form, if the server permits changes.
+pub(super) fn form(user: &ConsoleUser, name: &str) -> Markup {
     html! {
-        @if visitor.can_change() {
+        @if user.can_change() {
             form.inline method="post" action="/rules/delete" {
                 input type="hidden" name="name" value=(name);
-                @if visitor.needs_token() {
+                @if user.needs_token() {
                     label {
                         span.hidden { "Admin token" }
-                        input type="password" name=(Change::TOKEN) placeholder="admin token" required
+                        input type="password" name=(AdminForm::TOKEN) placeholder="admin token" required
                             autocomplete="off";
                     }
                 }
-                button.quiet type="submit" { "Take back" span.hidden { " the rule " (name) } }
+                button.quiet type="submit" { "Delete" span.hidden { " the rule " (name) } }
             }
         }
     }

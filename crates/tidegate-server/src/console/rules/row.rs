@@ -1,32 +1,33 @@
-//! One rule, as people read it.
+//! One rule as a row of the table.
 
 use maud::{Markup, html};
+use tidegate::policy::OnMissingKey;
+use tidegate_config::{LeaseSetting, MatchFile, OnStoreFailureSetting, OneOrMany, RuleFile};
 
-use super::super::visitor::Visitor;
+use super::super::user::ConsoleUser;
 use super::delete;
-use crate::config::{Lease, MatchFile, MissingKey, OnStoreFailure, OneOrMany, RuleFile};
-use crate::plot::number;
-use crate::policies::{Listed, Origin};
+use crate::policy::{ListedOverride, ListedRule, RuleOrigin, timestamp};
+use crate::text::format::number;
 
-/// The most entries of a list that are shown; the rest is counted.
-const MOST_ENTRIES: usize = 20;
+/// Upper bound of the shown entries of a list; the rest is only counted.
+const MAX_ENTRIES: usize = 20;
 
-pub(super) fn row(listed: &Listed, visitor: &Visitor) -> Markup {
+pub(super) fn row(listed: &ListedRule, overrides: &[ListedOverride], user: &ConsoleUser) -> Markup {
     let rule = &listed.file;
     html! {
         tr id={ "rule-" (rule.name) } {
             th scope="row" {
                 code { (rule.name) }
-                @if listed.origin == Origin::Runtime {
-                    " " span.tag title="set while running; it lasts until the server is restarted" { "runtime" }
-                    (delete::form(visitor, &rule.name))
+                @if listed.origin == RuleOrigin::Runtime {
+                    " " span.tag title="set at run time; it replaces the rule of the policy file" { "runtime" }
+                    (delete::form(user, &rule.name))
                 }
                 @if rule.shadow { " " span.tag { "shadow" } }
             }
             td { (limits(rule)) }
-            td { (counts(rule)) }
-            td { (applies(&rule.matches)) }
-            td { (also(rule)) }
+            td { (key_parts(rule)) }
+            td { (conditions(&rule.matches)) }
+            td { (options(rule, overrides)) }
         }
     }
 }
@@ -36,16 +37,16 @@ fn limits(rule: &RuleFile) -> Markup {
         ul.limits {
             @for limit in &rule.limits { li { code { (limit) } } }
             @for limit in &rule.shadow_limits {
-                li { code { (limit) } " " span.tag title="it only looks on" { "shadow" } }
+                li { code { (limit) } " " span.tag title="shadow mode: not enforced" { "shadow" } }
             }
         }
     }
 }
 
-fn counts(rule: &RuleFile) -> Markup {
+fn key_parts(rule: &RuleFile) -> Markup {
     let parts = rule.key.as_deref().unwrap_or_default();
     html! {
-        @if parts.is_empty() { span.muted { "everybody together" } }
+        @if parts.is_empty() { span.muted { "all requests together" } }
         @for (i, part) in parts.iter().enumerate() {
             @if i > 0 { " + " }
             code { (part) }
@@ -53,7 +54,7 @@ fn counts(rule: &RuleFile) -> Markup {
     }
 }
 
-fn applies(matches: &MatchFile) -> Markup {
+fn conditions(matches: &MatchFile) -> Markup {
     let MatchFile { method, path, host, header } = matches;
     html! {
         @if *matches == MatchFile::default() { span.muted { "every request" } }
@@ -64,30 +65,31 @@ fn applies(matches: &MatchFile) -> Markup {
     }
 }
 
-fn also(rule: &RuleFile) -> Markup {
+fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
     html! {
-        ul.also {
+        ul.options {
             @match rule.on_missing_key {
-                Some(MissingKey::Deny) => li { "denied without a key" },
-                Some(MissingKey::Skip) => li { "skipped without a key" },
-                Some(MissingKey::Shared) | None => {}
+                Some(OnMissingKey::Deny) => li { "deny if the key is missing" },
+                Some(OnMissingKey::Skip) => li { "skip if the key is missing" },
+                Some(OnMissingKey::Shared) | None => {}
             }
-            @if rule.stop == Some(true) { li { "no later rule is looked at" } }
+            @if rule.stop == Some(true) { li { "stop: later rules are skipped" } }
             @if let Some(cost) = &rule.cost { li { "cost from " code { (cost) } } }
             @match rule.lease {
-                Some(Lease::Auto(_)) => li { "leases as traffic suggests" },
-                Some(Lease::Of(permits)) => li { "leases " (number(permits.into())) " at a time" },
+                Some(LeaseSetting::Auto(_)) => li { "lease: auto" },
+                Some(LeaseSetting::Of(permits)) => li { "lease: " (number(permits.into())) },
                 None => {}
             }
             @match rule.on_store_failure {
-                Some(OnStoreFailure::Deny) => li { "denied while the store is away" },
-                Some(OnStoreFailure::Allow) => li { "allowed while the store is away" },
-                Some(OnStoreFailure::Fallback) | None => {}
+                Some(OnStoreFailureSetting::Deny) => li { "deny while the store is unavailable" },
+                Some(OnStoreFailureSetting::Allow) => li { "allow while the store is unavailable" },
+                Some(OnStoreFailureSetting::Fallback) | None => {}
             }
-            @if let Some(ratio) = rule.fallback_ratio { li { "fallback of " (ratio) } }
+            @if let Some(ratio) = rule.fallback_ratio { li { "fallback ratio " (ratio) } }
             (entries("exempt", &rule.allow))
             (entries("denied", &rule.deny))
             (overrides(rule))
+            (runtime_overrides(rule, runtime))
         }
     }
 }
@@ -98,7 +100,7 @@ fn entries(what: &str, entries: &[String]) -> Markup {
             li {
                 details {
                     summary { (number(entries.len() as u64)) " " (what) }
-                    ul { @for entry in entries.iter().take(MOST_ENTRIES) { li { code { (entry) } } } }
+                    ul { @for entry in entries.iter().take(MAX_ENTRIES) { li { code { (entry) } } } }
                     (rest(entries.len()))
                 }
             }
@@ -114,7 +116,7 @@ fn overrides(rule: &RuleFile) -> Markup {
                 details {
                     summary { (number(count as u64)) @if count == 1 { " override" } @else { " overrides" } }
                     ul {
-                        @for one in rule.overrides.iter().take(MOST_ENTRIES) {
+                        @for one in rule.overrides.iter().take(MAX_ENTRIES) {
                             li {
                                 code { (key(&one.key)) } ": " code { (one.limits.join(", ")) }
                                 @if let Some(until) = &one.until { " until " time { (until) } }
@@ -128,14 +130,41 @@ fn overrides(rule: &RuleFile) -> Markup {
     }
 }
 
+/// Overrides that were set at run time, with those that have ended.
+fn runtime_overrides(rule: &RuleFile, all: &[ListedOverride]) -> Markup {
+    let of_rule: Vec<_> = all.iter().filter(|one| one.rule == rule.name).collect();
+    let count = of_rule.len();
+    html! {
+        @if count > 0 {
+            li {
+                details {
+                    summary { (number(count as u64)) " set at run time" }
+                    ul {
+                        @for one in of_rule.iter().take(MAX_ENTRIES) {
+                            li {
+                                code { (one.key.join(" | ")) } ": " code { (one.limits.join(", ")) }
+                                @if let Some(until) = one.until { " until " time { (timestamp(until)) } }
+                                @if let Some(reason) = &one.inactive { " (" (reason) ")" }
+                            }
+                        }
+                    }
+                    @if count > MAX_ENTRIES {
+                        p.muted { "and " (number((count - MAX_ENTRIES) as u64)) " more; see " code { "GET /v1/overrides" } }
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn key(key: &OneOrMany) -> String {
     key.texts().join(" | ")
 }
 
 fn rest(count: usize) -> Markup {
     html! {
-        @if count > MOST_ENTRIES {
-            p.muted { "and " (number((count - MOST_ENTRIES) as u64)) " more; see " code { "GET /v1/rules" } }
+        @if count > MAX_ENTRIES {
+            p.muted { "and " (number((count - MAX_ENTRIES) as u64)) " more; see " code { "GET /v1/rules" } }
         }
     }
 }

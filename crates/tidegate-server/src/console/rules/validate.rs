@@ -1,76 +1,63 @@
-//! Is a text a policy? Told while somebody types.
-
-use std::time::Duration;
+//! Validation of a policy while the user types.
 
 use axum::extract::RawQuery;
 use axum::response::{Html, IntoResponse, Response};
-use http::StatusCode;
 use maud::{Markup, html};
+use tidegate_config::{LoadedPolicy, PolicyLoader, Problem, Problems};
 use tokio::sync::Semaphore;
 
-use super::super::form::Submitted;
-use super::super::page::{Nav, page};
-use super::super::trouble::Trouble;
-use crate::config::{Config, Loaded, Problem, Problems};
+use super::super::error_page::ErrorPage;
+use super::super::form::SubmittedForm;
+use super::super::layout::NavItem;
+use super::super::page::page;
+use crate::transport::http::problem::HttpProblem;
+use crate::transport::http::run_blocking::run_blocking;
 
-/// What the text goes by in what is said about it.
+/// File name in messages.
 const NAME: &str = "policy.yaml";
+/// Id of the element with the result.
 const SECTION: &str = "verdict";
 
-/// `POST /rules/validate`: a page, or with `part` in the address the section alone.
-pub(in super::super) async fn validate(
+/// `POST /rules/validate`: a page, or with `?part` the result alone.
+pub(crate) async fn validate(
     RawQuery(query): RawQuery,
-    Submitted { visitor, fields }: Submitted,
+    SubmittedForm { user, fields }: SubmittedForm,
 ) -> Response {
-    // Browsers end lines in the way of the mail of old.
+    // Browsers send CRLF.
     let text = fields.text("text").replace("\r\n", "\n");
-    let verdict = match judged(text.clone()).await {
+    let verdict = match validate_text(text.clone()).await {
         Ok(verdict) => verdict,
-        Err(trouble) => return trouble.into_response(),
+        Err(problem) => return ErrorPage::from(problem).into_response(),
     };
     if query.as_deref() == Some("part") {
         return Html(verdict.into_string()).into_response();
     }
     let body = html! {
-        h1 { "Is it a policy?" }
+        h1 { "Validate a policy" }
         (form(&text, &verdict))
-        p { a href="/rules" { "\u{2190} The rules in force" } }
+        p { a href="/rules" { "\u{2190} Active rules" } }
     };
-    page(&visitor, Nav::Rules, "Validate", &body)
+    page(&user, NavItem::Rules, "Validate", &body)
 }
 
-/// What is wrong with it. One text at a time is looked at, whoever asks: some take a while.
-async fn judged(text: String) -> Result<Markup, Trouble> {
-    static TURNS: Semaphore = Semaphore::const_new(1);
-    const PATIENCE: Duration = Duration::from_secs(2);
-    let busy = || {
-        let detail = "others have their policies looked at; try again";
-        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-    };
-    let turn = tokio::time::timeout(PATIENCE, TURNS.acquire()).await;
-    let turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
-    let judging = tokio::task::spawn_blocking(move || {
-        // Whoever hangs up meanwhile does not make room for another.
-        let _turn = turn;
-        // Text from anywhere may neither read files of this machine nor its variables.
-        verdict(&text, &Config::load_str(NAME, &text))
-    });
-    judging.await.map_err(|_| {
-        let detail = "the server has made a mistake; try tidegate validate";
-        Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
-    })
+/// Validates a text. One validation runs at a time, because some take long.
+async fn validate_text(text: String) -> Result<Markup, HttpProblem> {
+    static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+    // Untrusted text must not read files or variables of this machine.
+    let validate = move || verdict(&text, &PolicyLoader::load_str(NAME, &text));
+    run_blocking(&ONE_AT_A_TIME, "validation", validate).await
 }
 
-/// The text, and what is said about it.
+/// The form with the text and the result.
 pub(super) fn form(text: &str, verdict: &Markup) -> Markup {
     html! {
         section.card aria-labelledby="validate" {
-            h2 #validate { "Try a policy before it is in force" }
+            h2 #validate { "Validate a policy without loading it" }
             p.muted {
-                "At most 40,000 characters, looked at as " code { "tidegate validate" } " does, while you type. Nothing is changed, and \
-                 neither included files nor variables such as " code { "${NAME}" } " are read here."
+                "At most 40,000 characters, checked like " code { "tidegate validate" } " while you type. Nothing is changed; \
+                 included files and variables such as " code { "${NAME}" } " are not read here."
             }
-            form method="post" action="/rules/validate" data-check="/rules/validate?part" data-answer=(SECTION) {
+            form method="post" action="/rules/validate" data-check="/rules/validate?part" data-result=(SECTION) {
                 label.hidden for="text" { "Policy" }
                 textarea #text name="text" rows="12" maxlength="40000" spellcheck="false" autocapitalize="none"
                     aria-describedby=(SECTION) { "\n" (text) }
@@ -81,19 +68,19 @@ pub(super) fn form(text: &str, verdict: &Markup) -> Markup {
     }
 }
 
-/// What there is to say before anything was typed.
-pub(super) fn nothing_yet() -> Markup {
+/// The result before anything is typed.
+pub(super) fn empty_result() -> Markup {
     html! { div id=(SECTION) role="status" {} }
 }
 
-fn verdict(text: &str, loaded: &Result<Loaded, Problems>) -> Markup {
+fn verdict(text: &str, loaded: &Result<LoadedPolicy, Problems>) -> Markup {
     html! {
         div id=(SECTION) role="status" {
             @if text.trim().is_empty() {}
             @else { @match loaded {
                 Ok(loaded) => {
                     p.good {
-                        "Good: " (loaded.rules.len())
+                        "Valid: " (loaded.rules.len())
                         @if loaded.rules.len() == 1 { " rule." } @else { " rules." }
                     }
                     (list(loaded.warnings.iter()))
@@ -101,7 +88,7 @@ fn verdict(text: &str, loaded: &Result<Loaded, Problems>) -> Markup {
                 Err(problems) => {
                     p.wrong {
                         (problems.count())
-                        @if problems.count() == 1 { " mistake" } @else { " mistakes" }
+                        @if problems.count() == 1 { " error" } @else { " errors" }
                     }
                     (list(problems.iter()))
                 }

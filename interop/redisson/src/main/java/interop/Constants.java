@@ -12,8 +12,8 @@ import java.util.zip.ZipEntry;
 import java.util.zip.ZipFile;
 
 /**
- * Prints what lies in a jar, in hexadecimal digits: a file, or, of a class, each text in its constant pool, among them the
- * scripts. Takes the jar and the name.
+ * Prints a file of a jar in hexadecimal digits. Of a class file it prints each string of the constant pool, among them
+ * the scripts. Arguments: the jar, and the name of the file.
  */
 public final class Constants {
     private Constants() {
@@ -21,7 +21,7 @@ public final class Constants {
 
     public static void main(String[] args) throws IOException {
         byte[] bytes = read(args[0], args[1]);
-        List<String> texts = args[1].endsWith(".class") ? of(bytes) : List.of(hex(bytes));
+        List<String> texts = args[1].endsWith(".class") ? strings(bytes) : List.of(hex(bytes));
         System.out.println(String.join("\n", texts));
     }
 
@@ -37,7 +37,7 @@ public final class Constants {
         }
     }
 
-    private static List<String> of(byte[] bytes) throws IOException {
+    private static List<String> strings(byte[] bytes) throws IOException {
         DataInputStream in = new DataInputStream(new ByteArrayInputStream(bytes));
         // The magic number and the version.
         in.readLong();
@@ -51,7 +51,7 @@ public final class Constants {
                     break;
                 case 5:
                 case 6:
-                    // Long and double count twice.
+                    // Long and double take two entries of the pool.
                     in.readLong();
                     nth++;
                     break;

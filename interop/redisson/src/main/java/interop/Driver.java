@@ -23,14 +23,14 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Does with a real Redisson what a test says, one command per line:
+ * Runs commands of a test on a real Redisson, one command per line:
  *
  * <pre>
- * number TAB operation TAB argument ..   ->   number TAB (ok | error) TAB answer
+ * number TAB operation TAB argument ..   ->   number TAB (ok | error) TAB reply
  * </pre>
  *
- * Commands run side by side, so that one that waits keeps nobody. A race reports every permit before its answer, as
- * {@code number TAB permit TAB start TAB end}, in microseconds of the system's clock.
+ * Commands run concurrently, so that one that waits does not delay others. A race reports every permit before its
+ * reply, as {@code number TAB permit TAB start TAB end}, in microseconds of the system clock.
  */
 public final class Driver {
     private final RedissonClient redisson;
@@ -53,29 +53,29 @@ public final class Driver {
         }
         RedissonClient redisson = Redisson.create(config);
         new Driver(redisson).serve();
-        // Whatever still waits for a permit is not waited for.
+        // Exits without waiting for threads that still wait for a permit.
         Runtime.getRuntime().halt(0);
     }
 
     private void serve() throws IOException {
-        say("0", "ok", redisson.getId());
+        print("0", "ok", redisson.getId());
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split("\t", -1);
-            workers.execute(() -> answer(words));
+            workers.execute(() -> reply(words));
         }
     }
 
-    private void answer(String[] words) {
+    private void reply(String[] words) {
         try {
-            say(words[0], "ok", run(words));
+            print(words[0], "ok", run(words));
         } catch (Exception e) {
             Throwable cause = e instanceof InvocationTargetException ? e.getCause() : e;
-            say(words[0], "error", String.valueOf(cause.getMessage()).replaceAll("\\s+", " "));
+            print(words[0], "error", String.valueOf(cause.getMessage()).replaceAll("\\s+", " "));
         }
     }
 
-    private synchronized void say(String... words) {
+    private synchronized void print(String... words) {
         out.println(String.join("\t", words));
         out.flush();
     }
@@ -116,7 +116,7 @@ public final class Driver {
         }
     }
 
-    /** Takes permits one by one, in several threads, for so long. */
+    /** Takes permits one by one, in several threads, for this many milliseconds. */
     private int race(String number, RRateLimiter limiter, int threads, long ms) throws Exception {
         long end = micros() + ms * 1000;
         List<Future<Integer>> racers = new ArrayList<>();
@@ -127,7 +127,7 @@ public final class Driver {
                     long left = Math.max(1, (end - micros()) / 1000);
                     long start = micros();
                     if (limiter.tryAcquire(1, Duration.ofMillis(left))) {
-                        say(number, "permit", "" + start, "" + micros());
+                        print(number, "permit", "" + start, "" + micros());
                         permits++;
                     }
                 }
@@ -141,7 +141,7 @@ public final class Driver {
         return permits;
     }
 
-    /** Version 3 has no such thing, so that it is looked up here. */
+    /** Version 3 has no {@code updateRate}, so the method is looked up at run time. */
     private static String update(RRateLimiter limiter, RateType mode, long rate, Duration interval) throws Exception {
         Class<?> type = Class.forName("org.redisson.api.ratelimiter.RateLimiterArgs");
         Method of = type.getMethod("of", RateType.class, long.class, Duration.class);

@@ -1,0 +1,321 @@
+//! One limit on one key: all of its events, replayed for every call.
+
+use tidegate_core::Expiry;
+
+use crate::Spec;
+use crate::consumption::{Consumption, Terms};
+use crate::spec::MAX;
+
+/// One limit on one key. Only its events are stored.
+#[derive(Clone, Debug)]
+pub struct ModelCell {
+    first: Terms,
+    happened: Vec<(i128, TimedEvent)>,
+}
+
+/// An event that changed a cell.
+#[derive(Clone, Copy, Debug)]
+pub enum CellEvent {
+    /// A call found that the clock had stepped back, and changed nothing else.
+    Rebased,
+    /// A charge of a call that was allowed.
+    Charge(i128),
+    /// A charge, whether or not it fits.
+    Record(i128),
+    /// A refund.
+    Refund(i128),
+    /// Consumption and holds were removed.
+    Reset,
+    /// Permits were held.
+    Hold(ModelHold),
+    /// A hold was settled, and `cost` was charged.
+    Settle {
+        /// The hold as it was granted.
+        hold: ModelHold,
+        /// The cost of the settlement.
+        cost: i128,
+    },
+    /// A hold was renewed: it lasts `ttl` from then on.
+    Renew {
+        /// The id of the hold.
+        id: u128,
+        /// Its new TTL.
+        ttl: i128,
+    },
+    /// The limit changed.
+    Change(Spec),
+}
+
+/// Permits that are held.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelHold {
+    /// Its id.
+    pub id: u128,
+    /// The number of permits.
+    pub cost: i128,
+    /// When it expires.
+    pub deadline: i128,
+    /// Its TTL.
+    pub ttl: i128,
+    /// What happens when it expires.
+    pub expiry: Expiry,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum TimedEvent {
+    Event(CellEvent),
+    Change(Terms),
+}
+
+/// A cell at an instant.
+#[derive(Clone, Debug)]
+pub struct CellState {
+    pub(crate) now: i128,
+    pub(crate) terms: Terms,
+    pub(crate) consumption: Option<Consumption>,
+    pub(crate) holds: Vec<ModelHold>,
+    pub(crate) was_ahead: bool,
+    /// If the call is under another limit than the consumption.
+    pub(crate) caller: Option<Caller>,
+}
+
+/// The limit of a call that is decided on the consumption of another limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) terms: Terms,
+    /// Does the consumption become that of the caller's limit if the call is allowed?
+    pub(crate) takes_over: bool,
+    /// The span after which a cost above the capacity of the other limit is decided anew.
+    pub(crate) room_after: i128,
+}
+
+impl ModelCell {
+    /// An unused cell.
+    pub fn new(spec: Spec) -> Self {
+        Self { first: Terms::new(spec), happened: Vec::new() }
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, now: i128, event: CellEvent) {
+        let timed = match event {
+            CellEvent::Change(spec) => TimedEvent::Change(Terms::new(spec)),
+            event => TimedEvent::Event(event),
+        };
+        self.happened.push((now, timed));
+    }
+
+    /// The state after all events, for a call at `now`.
+    pub fn at(&self, now: i128) -> CellState {
+        let mut situation = self.replayed();
+        situation.rebase(now);
+        situation.wait_until(now);
+        situation
+    }
+
+    fn replayed(&self) -> CellState {
+        let mut situation = CellState {
+            now: 0,
+            terms: self.first,
+            consumption: None,
+            holds: Vec::new(),
+            was_ahead: false,
+            caller: None,
+        };
+        for (now, timed) in &self.happened {
+            situation.replay(*now, timed);
+        }
+        situation
+    }
+}
+
+impl CellState {
+    fn replay(&mut self, now: i128, timed: &TimedEvent) {
+        self.rebase(now);
+        if matches!(timed, TimedEvent::Event(CellEvent::Rebased)) {
+            return;
+        }
+        self.wait_until(now);
+        if self.used() == 0 {
+            self.consumption = None;
+        }
+        match *timed {
+            TimedEvent::Event(CellEvent::Rebased) => {}
+            TimedEvent::Event(CellEvent::Charge(cost) | CellEvent::Record(cost)) => {
+                self.charge(cost);
+            }
+            TimedEvent::Event(CellEvent::Refund(cost)) => {
+                self.refund(cost);
+            }
+            TimedEvent::Event(CellEvent::Reset) => {
+                self.consumption = None;
+                self.holds.retain(|hold| hold.expiry == Expiry::Charge);
+            }
+            TimedEvent::Event(CellEvent::Hold(hold)) => self.holds.push(hold),
+            TimedEvent::Event(CellEvent::Settle { hold, cost }) => {
+                if self.has(hold.id) {
+                    self.holds.retain(|other| other.id != hold.id);
+                    self.charge(cost);
+                } else {
+                    let charged = if hold.expiry == Expiry::Charge { hold.cost } else { 0 };
+                    self.charge((cost - charged).max(0));
+                }
+            }
+            TimedEvent::Event(CellEvent::Renew { id, ttl }) => {
+                if let Some(place) = self.holds.iter().position(|hold| hold.id == id) {
+                    let hold = self.holds.remove(place);
+                    self.holds.push(ModelHold { deadline: (now + ttl).min(MAX), ttl, ..hold });
+                }
+            }
+            TimedEvent::Event(CellEvent::Change(_)) => unreachable!("stored with its tick"),
+            TimedEvent::Change(terms) => {
+                self.consumption = terms.carry(&self.terms, self.consumption.take(), now);
+                self.terms = terms;
+            }
+        }
+    }
+
+    /// A call at `now`: state that was written later is rebased.
+    fn rebase(&mut self, now: i128) {
+        self.now = now;
+        self.was_ahead = rebase_holds(&mut self.holds, now);
+        if let Some(consumption) = &mut self.consumption
+            && self.terms.is_ahead(consumption, now)
+        {
+            self.terms.rebase(consumption, now);
+            self.was_ahead = true;
+        }
+    }
+
+    /// Was anything written after this instant?
+    pub fn was_ahead(&self) -> bool {
+        self.was_ahead
+    }
+
+    /// Time passes until `later` without calls. Holds expire, the earliest first.
+    fn wait_until(&mut self, later: i128) {
+        while let Some(ended) = take_ended(&mut self.holds, later) {
+            if ended.expiry == Expiry::Charge {
+                self.terms.charge(&mut self.consumption, ended.deadline, ended.cost);
+            }
+        }
+        self.now = later;
+    }
+
+    /// The same cell after `span`, without calls.
+    pub fn after(&self, span: i128) -> Self {
+        let mut later = self.clone();
+        later.wait_until(self.now + span);
+        later
+    }
+
+    /// Does this hold still exist?
+    pub fn has(&self, id: u128) -> bool {
+        self.holds.iter().any(|hold| hold.id == id)
+    }
+
+    /// The sum of the holds.
+    pub fn held(&self) -> i128 {
+        self.holds.iter().map(|hold| hold.cost).sum()
+    }
+
+    /// The instants at which holds expire.
+    pub fn deadlines(&self) -> impl Iterator<Item = i128> {
+        self.holds.iter().map(|hold| hold.deadline)
+    }
+
+    /// Consumption, rounded up.
+    pub fn used(&self) -> i128 {
+        self.terms.used(self.consumption.as_ref(), self.now)
+    }
+
+    /// Does a cost of at least 1 fit?
+    pub fn fits(&self, cost: i128) -> bool {
+        self.used() + self.held() + cost <= self.room()
+    }
+
+    /// What fits at once: the capacity of the limit, and at most that of the caller's.
+    fn room(&self) -> i128 {
+        let own = self.terms.spec.capacity();
+        match self.caller {
+            Some(caller) if caller.takes_over => caller.terms.spec.capacity(),
+            Some(caller) => own.min(caller.terms.spec.capacity()),
+            None => own,
+        }
+    }
+
+    /// The span after which a cost is decided anew that does not fit under the limit that decides
+    /// now, but under the caller's.
+    pub fn decided_anew_after(&self, cost: i128) -> Option<i128> {
+        let caller = self.caller.filter(|caller| !caller.takes_over)?;
+        (cost > self.terms.spec.capacity()).then_some(caller.room_after)
+    }
+
+    /// Is a cost allowed? Zero is a peek.
+    pub fn allows(&self, cost: i128) -> bool {
+        if cost == 0 { self.used() <= self.room() } else { self.fits(cost) }
+    }
+
+    /// The permits that are left.
+    pub fn remaining(&self) -> i128 {
+        (self.room() - self.used() - self.held()).max(0)
+    }
+
+    /// Is nothing used or held?
+    pub fn is_unused(&self) -> bool {
+        self.used() == 0 && self.held() == 0
+    }
+
+    /// The delay of a charge.
+    pub fn delay(&self) -> i128 {
+        match self.caller {
+            Some(Caller { terms, takes_over: true, .. }) => {
+                let carried = terms.carry(&self.terms, self.consumption.clone(), self.now);
+                terms.delay(carried.as_ref(), self.now)
+            }
+            _ => self.terms.delay(self.consumption.as_ref(), self.now),
+        }
+    }
+
+    /// The limit of the call.
+    pub fn spec(&self) -> &Spec {
+        self.caller.as_ref().map_or(&self.terms.spec, |caller| &caller.terms.spec)
+    }
+
+    /// The end of the present window, if it is defined by the calendar or the clock.
+    pub fn window_end(&self) -> Option<i128> {
+        self.terms.spec.window(self.now).map(|(_, end)| end)
+    }
+
+    /// The instant.
+    pub fn now(&self) -> i128 {
+        self.now
+    }
+
+    fn charge(&mut self, cost: i128) {
+        self.terms.charge(&mut self.consumption, self.now, cost);
+    }
+
+    /// Refunds at most `cost` and returns how much was refunded.
+    pub fn refund(&mut self, cost: i128) -> i128 {
+        self.terms.refund(&mut self.consumption, self.now, cost)
+    }
+}
+
+/// Shortens holds that were granted after `now`. Were there any?
+pub(crate) fn rebase_holds(holds: &mut [ModelHold], now: i128) -> bool {
+    let is_ahead = holds.iter().any(|hold| hold.deadline - hold.ttl > now);
+    if is_ahead {
+        for hold in holds {
+            hold.deadline = hold.deadline.min(now + hold.ttl);
+        }
+    }
+    is_ahead
+}
+
+/// Removes the hold that expires first, if it has expired at `now`.
+pub(crate) fn take_ended(holds: &mut Vec<ModelHold>, now: i128) -> Option<ModelHold> {
+    let ended = holds.iter().filter(|hold| hold.deadline <= now && hold.deadline < MAX);
+    let ended = *ended.min_by_key(|hold| hold.deadline)?;
+    holds.retain(|hold| hold.id != ended.id);
+    Some(ended)
+}

@@ -1,0 +1,89 @@
+//! The interface to a system under test, as plain data.
+
+use tidegate_core::{Expiry, Verdict};
+
+use crate::Spec;
+
+/// A system under test: a few cells, each one limit on one key.
+pub trait System {
+    /// Applies the call and returns its result.
+    fn apply(&mut self, call: &ModelCall) -> ModelAnswer;
+}
+
+/// One call at one instant.
+#[derive(Clone, Debug)]
+pub struct ModelCall {
+    /// The instant in microseconds. It may be earlier than that of the previous call.
+    pub now: u64,
+    /// The operation.
+    pub op: ModelOp,
+    /// Its cells. The same cell may occur twice in `Check`, `Peek`, `Hold`, `Enter` and `Record`.
+    /// For `Settle` and `Renew` these are the cells and costs of the hold, each cell once.
+    pub parts: Vec<ModelCharge>,
+}
+
+/// One cell and one cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModelCharge {
+    /// The index of the cell.
+    pub cell: usize,
+    /// The cost; zero where the operation has none.
+    pub cost: u64,
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "docs/algorithms.md defines each")]
+pub enum ModelOp {
+    Check,
+    Peek,
+    Record,
+    Refund,
+    Reset,
+    Hold {
+        id: u128,
+        ttl: u64,
+        expiry: Expiry,
+    },
+    /// Holds the cells that count holders until it is released, and charges all others.
+    Enter {
+        id: u128,
+        ttl: u64,
+    },
+    /// Charges every cell of the hold `cost`, or the permits that it held.
+    Settle {
+        id: u128,
+        expiry: Expiry,
+        cost: Option<u64>,
+    },
+    Renew {
+        id: u128,
+        ttl: u64,
+    },
+    /// Changes the limit of one cell, and peeks.
+    Change(Spec),
+    /// Changes the limit of the next call on one cell. No call is made, and there is no verdict.
+    Swap(Spec),
+}
+
+impl ModelOp {
+    /// The hold that it makes on a cell of this limit, if every cell allows it: id, TTL and expiry.
+    pub fn hold_on(&self, spec: &Spec) -> Option<(u128, u64, Expiry)> {
+        match *self {
+            Self::Hold { id, ttl, expiry } => Some((id, ttl, expiry)),
+            Self::Enter { id, ttl } if spec.is_held() => Some((id, ttl, Expiry::Release)),
+            _ => None,
+        }
+    }
+}
+
+/// The result of a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModelAnswer {
+    /// One per part, in order; the same twice for a cell that occurs twice.
+    pub verdicts: Vec<Verdict>,
+    /// The permits refunded: the maximum over the cells.
+    pub refunded: u64,
+    /// The hold to settle or renew had expired in at least one cell.
+    pub expired: bool,
+}

@@ -1,0 +1,87 @@
+//! Support for the tests of the workspace: real processes, fake servers, clients and checkers.
+//!
+//! Unpublished. A test crate enables the features it needs:
+//!
+//! - without features: [`bounds`], [`engines`], [`now_or_never`], [`tasks`], [`timing`]. They
+//!   import `tidegate` only.
+//! - `redis`: [`redis`], [`cluster`], [`sentinel`], [`fake_redis`], [`fake_clock`]. They do not
+//!   import `tidegate-redis`, so that its unit tests can use them.
+//! - `tidegate-redis`: [`engine`], [`ledger`], [`load`], [`replicas`], [`sharded_subjects`].
+//! - `tls`: [`certificates`].
+//! - `http`: [`http`], [`upstream`]. They import `tidegate-tower`.
+//! - `grpc`: [`grpc`].
+//! - `server`: the `tidegate` binary and its clients: [`server`], [`process`], [`resp`], [`envoy`]
+//!   and the rest. They import `tidegate-server`.
+
+#![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
+
+pub mod bounds;
+pub mod engines;
+pub mod now_or_never;
+pub mod tasks;
+pub mod timing;
+
+#[cfg(feature = "redis")]
+pub mod cluster;
+#[cfg(feature = "redis")]
+pub mod fake_clock;
+#[cfg(feature = "redis")]
+pub mod fake_redis;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redis")]
+pub mod sentinel;
+
+#[cfg(feature = "tidegate-redis")]
+pub mod engine;
+#[cfg(feature = "tidegate-redis")]
+pub mod ledger;
+#[cfg(feature = "tidegate-redis")]
+pub mod load;
+#[cfg(feature = "tidegate-redis")]
+pub mod replicas;
+#[cfg(feature = "tidegate-redis")]
+pub mod sharded_subjects;
+
+#[cfg(feature = "tls")]
+pub mod certificates;
+
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "http")]
+pub mod upstream;
+
+#[cfg(feature = "grpc")]
+pub mod grpc;
+
+#[cfg(feature = "server")]
+pub mod browser;
+#[cfg(feature = "server")]
+pub mod envoy;
+#[cfg(feature = "server")]
+pub mod process;
+#[cfg(feature = "server")]
+pub mod proxy;
+#[cfg(feature = "server")]
+pub mod pty;
+#[cfg(feature = "server")]
+pub mod raw_http;
+#[cfg(feature = "server")]
+pub mod real_envoy;
+#[cfg(feature = "server")]
+mod regex;
+#[cfg(feature = "server")]
+pub mod resp;
+#[cfg(feature = "server")]
+pub mod resp_listener;
+#[cfg(feature = "server")]
+pub mod schema;
+#[cfg(feature = "server")]
+pub mod server;
+#[cfg(feature = "server")]
+pub mod server_in_process;
+#[cfg(feature = "server")]
+pub mod slow_target;
+#[cfg(feature = "server")]
+pub mod tls_client;

@@ -1,0 +1,16 @@
+//! Commands: arguments and output of each subcommand. Imports: bench, endpoint, error,
+//! http_client, output, progress, replay, store_args, subject, table, tls.
+
+pub(crate) mod bench;
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod explain;
+pub(crate) mod health;
+pub(crate) mod inspect_reset;
+pub(crate) mod man;
+pub(crate) mod overrides;
+pub(crate) mod replay;
+pub(crate) mod serve;
+pub(crate) mod simulate;
+pub(crate) mod top;
+pub(crate) mod validate;

@@ -1,0 +1,112 @@
+//! Command line of `tidegate`: clap root and dispatch. Imports every module of the crate; no
+//! module imports it.
+
+mod bench;
+mod commands;
+mod endpoint;
+mod error;
+mod http_client;
+mod output;
+mod progress;
+mod replay;
+mod store_args;
+mod subject;
+mod table;
+mod tls;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::commands::inspect_reset::KeyCommand;
+use crate::error::ExitStatus;
+use crate::output::print_error;
+
+/// Rate limiter: server and command-line tools
+#[derive(Parser, Debug)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = "\
+Examples:
+  tidegate serve                                      a server with a sample policy
+  tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
+  tidegate check login 1.2.3.4                        is this key allowed?
+  tidegate validate policy.yaml                       check a policy file
+
+See tidegate COMMAND --help for examples of each command."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: CliCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum CliCommand {
+    /// Run the server: HTTP, Redis protocol and gRPC for Envoy
+    Serve(commands::serve::Options),
+    /// Check a key: exit code 0 allowed, 1 denied, 2 error
+    Check(commands::check::Options),
+    /// Show the state of a key under each limit
+    #[command(override_usage = "tidegate inspect [OPTIONS] (RULE | --limit LIMIT) KEY")]
+    Inspect(commands::inspect_reset::Options),
+    /// Reset a key; on a server this needs the admin token
+    #[command(override_usage = "tidegate reset [OPTIONS] (RULE | --limit LIMIT) KEY")]
+    Reset(commands::inspect_reset::Options),
+    /// Set, list or delete limits of single keys on a running server
+    Override(commands::overrides::Options),
+    /// Explain which rules apply to a key or request, and what they decide
+    #[command(override_usage = "tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY\n       \
+                                tidegate explain [OPTIONS] --path PATH [--method METHOD] ..")]
+    Explain(commands::explain::Options),
+    /// Validate policy files: exit code 0 valid, 1 invalid
+    Validate(commands::validate::Options),
+    /// Simulate limits on synthetic traffic: table, SVG chart
+    Simulate(commands::simulate::Options),
+    /// Query the health of a server: exit code 0 healthy, 1 unhealthy
+    Health(commands::health::Options),
+    /// Live view of a server: rules, hot keys, denials
+    Top(commands::top::Options),
+    /// Print a shell completion script
+    Completions(commands::completions::Options),
+    /// Print the manual page, or write one per command
+    Man(commands::man::Options),
+    /// Replay an access log through a policy and report denials
+    Replay(commands::replay::Options),
+    /// Load-test a server or a Redis, open or closed loop
+    Bench(commands::bench::Options),
+}
+
+/// Runs a command and prints its error, if any. The exit code is 0, 1 (negative result) or 2
+/// (error).
+pub fn run(arguments: Cli) -> ExitCode {
+    let outcome = match &arguments.command {
+        CliCommand::Serve(options) => commands::serve::run(options),
+        CliCommand::Check(options) => commands::check::run(options),
+        CliCommand::Inspect(options) => commands::inspect_reset::run(KeyCommand::Inspect, options),
+        CliCommand::Reset(options) => commands::inspect_reset::run(KeyCommand::Reset, options),
+        CliCommand::Override(options) => commands::overrides::run(options),
+        CliCommand::Explain(options) => commands::explain::run(options),
+        CliCommand::Validate(options) => commands::validate::run(options),
+        CliCommand::Simulate(options) => commands::simulate::run(options),
+        CliCommand::Health(options) => commands::health::run(options),
+        CliCommand::Top(options) => commands::top::run(options),
+        CliCommand::Completions(options) => commands::completions::run(options, Cli::command()),
+        CliCommand::Man(options) => commands::man::run(options, Cli::command()),
+        CliCommand::Replay(options) => commands::replay::run(options),
+        CliCommand::Bench(options) => commands::bench::run(options),
+    };
+    match outcome {
+        Ok(ExitStatus::Success) => ExitCode::SUCCESS,
+        Ok(ExitStatus::Negative) => ExitCode::from(1),
+        Err(error) => {
+            print_error(format_args!("error: {error}"));
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                print_error(format_args!("  caused by: {error}"));
+                cause = error.source();
+            }
+            ExitCode::from(2)
+        }
+    }
+}

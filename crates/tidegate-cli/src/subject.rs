@@ -1,0 +1,144 @@
+//! Common arguments of `check`, `inspect`, `reset` and `explain`: RULE KEY, `--limit`, `--server`,
+//! store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tidegate::policy::RuleTarget;
+use tidegate::{Key, RuleCheck};
+
+use crate::error::CliError;
+use crate::http_client::ServerClient;
+use crate::output::print_error;
+use crate::store_args::StoreArgs;
+use crate::tls::TlsArgs;
+use tidegate_config::PolicyLoader;
+use tidegate_server::internal::check::{CheckError, CheckService};
+use tidegate_server::internal::observe::metrics::Metrics;
+use tidegate_server::internal::policy::PolicyManager;
+
+#[derive(Args, Debug)]
+pub(crate) struct SubjectArgs {
+    /// Rule name and key; only the key with --limit
+    #[arg(num_args = 0..=2, value_names = ["RULE", "KEY"], hide = true)]
+    words: Vec<String>,
+    /// Ad-hoc limit instead of a rule, for example 5/min
+    #[arg(long, value_name = "LIMIT")]
+    limit: Option<String>,
+    /// Server URL [default: http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["store", "store_file"])]
+    server: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Policy file to use with a store
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// What decides a check.
+pub(crate) enum Backend {
+    Server(ServerClient),
+    /// The store, through the same service that a server uses.
+    Store(Box<CheckService>),
+}
+
+/// A rule or an ad-hoc limit, and a key.
+#[derive(Clone, Copy)]
+pub(crate) struct CheckSubject<'a> {
+    kind: SubjectKind,
+    /// Name of the rule, or the limit.
+    name: &'a str,
+    key: &'a str,
+}
+
+#[derive(Clone, Copy)]
+enum SubjectKind {
+    Rule,
+    Limit,
+}
+
+/// Default server.
+const SERVER: &str = "http://127.0.0.1:8080";
+/// Timeout of a store call, connecting included.
+const STORE_DEADLINE: Duration = Duration::from_secs(3);
+
+impl SubjectArgs {
+    pub(crate) fn subject(&self) -> Result<CheckSubject<'_>, CliError> {
+        let (kind, name, key) = match (&*self.words, &self.limit) {
+            ([rule, key], None) => (SubjectKind::Rule, rule, key),
+            ([key], Some(limit)) => (SubjectKind::Limit, limit, key),
+            (_, None) => return Err("expected RULE KEY, or --limit LIMIT KEY".into()),
+            (_, Some(_)) => {
+                return Err("with --limit give only KEY; without it give RULE KEY".into());
+            }
+        };
+        Ok(CheckSubject { kind, name, key })
+    }
+
+    /// Needs a runtime.
+    pub(crate) fn backend(&self) -> Result<Backend, CliError> {
+        let store = match &self.server {
+            Some(_) => None,
+            None => self.store.store(|warning| print_error(format_args!("warning: {warning}")))?,
+        };
+        let Some(store) = store else {
+            if self.config.is_some() {
+                return Err(
+                    "--config needs a store: --store, --store-file or TIDEGATE_STORE".into()
+                );
+            }
+            let server = self.server.as_deref().unwrap_or(SERVER);
+            return Ok(Backend::Server(ServerClient::new(server, &self.tls)?.or_store()));
+        };
+        let loaded = match (&self.config, &self.limit) {
+            (Some(path), _) => PolicyLoader::load(path)?,
+            (None, Some(_)) => PolicyLoader::load_str("", "rules: []")?,
+            (None, None) => {
+                return Err("a store (--store, --store-file, TIDEGATE_STORE) needs --config to \
+                            look up a rule; or use --limit, or --server"
+                    .into());
+            }
+        };
+        let metrics = Arc::new(Metrics::default());
+        let engine = store.engine_within(&loaded.settings, STORE_DEADLINE)?;
+        let service = CheckService::new(engine, PolicyManager::active(&loaded, &metrics)?, metrics);
+        Ok(Backend::Store(Box::new(service)))
+    }
+}
+
+impl<'a> CheckSubject<'a> {
+    pub(crate) fn check(
+        &self,
+        service: &CheckService,
+        cost: u64,
+    ) -> Result<RuleCheck<'a>, CheckError> {
+        let target = match self.kind {
+            SubjectKind::Rule => RuleTarget::Named(self.name),
+            SubjectKind::Limit => service.adhoc_limit(self.name)?,
+        };
+        Ok(RuleCheck { target, key: Key::from(self.key), cost })
+    }
+
+    /// Fields of a request to a server.
+    pub(crate) fn fields(&self) -> [(&'static str, &'a str); 2] {
+        let name = match self.kind {
+            SubjectKind::Rule => "rule",
+            SubjectKind::Limit => "limit",
+        };
+        [(name, self.name), ("key", self.key)]
+    }
+
+    /// Query string with [`CheckSubject::fields`].
+    pub(crate) fn query(&self) -> String {
+        query(self.fields())
+    }
+}
+
+/// Query string of these fields.
+pub(crate) fn query<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}

@@ -1,0 +1,291 @@
+//! Reservations over HTTP: held before the work, settled after it.
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::server::{ServerProcess, pause, wait_until};
+
+const POLICY: &str = r#"
+rules:
+  - { name: ten, limits: ["sliding-log 10/1h"] }
+  - { name: five, limits: ["sliding-log 5/1h"] }
+  - { name: workers, limits: ["concurrency 2 lease 30s"] }
+  - { name: both, limits: ["concurrency 2 lease 30s", "sliding-log 3/1h"] }
+  - { name: long, limits: ["concurrency 2 lease 2h"] }
+"#;
+
+const UNKNOWN: &str = "00000000000000000000000000000000";
+
+// --- the claims --------------------------------------------------------------------------------
+
+#[test]
+fn a_reservation_sets_aside_and_its_commit_charges_what_it_came_to() {
+    let server = ServerProcess::with_policy(POLICY);
+    for (key, cost, path, settled, left) in [
+        ("a", 6, "/v1/commit", json!({ "cost": 2 }), 8),
+        ("b", 6, "/v1/commit", json!({}), 4),
+        ("c", 6, "/v1/commit", json!({ "cost": 9 }), 1),
+        ("d", 6, "/v1/commit", json!({ "cost": 12 }), 0),
+        ("e", 6, "/v1/commit", json!({ "cost": 0 }), 10),
+        ("f", 6, "/v1/cancel", json!({}), 10),
+    ] {
+        let made = server.post("/v1/reserve", &json!({ "rule": "ten", "key": key, "cost": cost }));
+        let decision = made.json();
+        assert_eq!((made.status, &decision["remaining"]), (200, &json!(4)), "{key}");
+        assert_eq!(decision["expires_in_ms"], 60_000, "{key}");
+        assert_eq!(made.header("x-ratelimit-remaining"), Some("4"));
+        assert_eq!(remaining(&server, "ten", key), 4, "set aside, {key}");
+        let mut body = settled.clone();
+        body["reservation"] = decision["reservation"].clone();
+        let done = server.post(path, &body);
+        assert_eq!(done.status, 200, "{path} {body}: {}", done.body);
+        assert_eq!(done.json()["expired"], false, "{key}");
+        assert_eq!(done.json()["remaining"], left, "{path} {settled}");
+        assert_eq!(done.json()["rules"][0]["policy"], "ten", "a whole decision");
+        assert_eq!(done.header("retry-after"), None, "{key}");
+        assert_eq!(remaining(&server, "ten", key), left, "{path} {settled}");
+    }
+}
+
+#[test]
+fn without_room_there_is_no_reservation() {
+    let server = ServerProcess::with_policy(POLICY);
+    reserve(&server, &json!({ "rule": "ten", "key": "k", "cost": 7 }));
+    let denied = server.post("/v1/reserve", &json!({ "rule": "ten", "key": "k", "cost": 4 }));
+    let decision = denied.json();
+    assert_eq!((denied.status, &decision["allowed"]), (429, &json!(false)));
+    assert_eq!((decision.get("reservation"), decision.get("expires_in_ms")), (None, None));
+    let wait = decision["retry_after_ms"].as_u64().unwrap();
+    assert!(wait <= 60_000, "what is held comes back at its deadline: {wait}");
+    assert!(denied.header("retry-after").is_some());
+    let never = server.post("/v1/reserve", &json!({ "rule": "ten", "key": "k", "cost": 11 }));
+    assert_eq!((never.status, &never.json()["never"]), (429, &json!(true)));
+    let both = json!([{ "rule": "five", "key": "k", "cost": 1 }, { "rule": "ten", "key": "k", "cost": 4 }]);
+    assert_eq!(server.post("/v1/reserve", &json!({ "checks": both })).status, 429);
+    assert_eq!(remaining(&server, "five", "k"), 5, "all or nothing");
+}
+
+#[test]
+fn several_limits_are_settled_as_one() {
+    let server = ServerProcess::with_policy(POLICY);
+    let checks = json!([{ "rule": "five", "key": "k", "cost": 2 }, { "rule": "ten", "key": "k", "cost": 4 }]);
+    let id = reserve(&server, &json!({ "checks": checks }));
+    assert_eq!((remaining(&server, "five", "k"), remaining(&server, "ten", "k")), (3, 6));
+    let done = server.post("/v1/commit", &json!({ "reservation": id })).json();
+    let rules: Vec<_> =
+        done["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
+    assert_eq!(rules, ["five", "ten"]);
+    assert_eq!((remaining(&server, "five", "k"), remaining(&server, "ten", "k")), (3, 6));
+}
+
+#[test]
+fn a_repeated_settlement_gets_the_same_response_and_another_gets_409() {
+    let server = ServerProcess::with_policy(POLICY);
+    for (path, body, others) in [
+        ("/v1/commit", json!({ "cost": 2 }), ["/v1/cancel", "/v1/renew", "/v1/commit"]),
+        ("/v1/cancel", json!({}), ["/v1/commit", "/v1/renew", "/v1/commit"]),
+    ] {
+        let id = reserve(&server, &json!({ "rule": "ten", "key": path, "cost": 6 }));
+        let mut body = body;
+        body["reservation"] = id.clone();
+        let first = server.post(path, &body);
+        let left = remaining(&server, "ten", path);
+        server.post("/v1/check", &json!({ "rule": "ten", "key": path }));
+        for _ in 0..3 {
+            let again = server.post(path, &body);
+            assert_eq!((again.status, again.json()), (200, first.json()), "{path}");
+        }
+        assert_eq!(remaining(&server, "ten", path), left - 1, "charged once");
+        for other in others {
+            let refused = server.post(other, &json!({ "reservation": id }));
+            let problem = refused.json();
+            assert_eq!(
+                (refused.status, &problem["field"]),
+                (409, &json!("reservation")),
+                "{other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_expired_reservation_is_reported_as_expired() {
+    let server = ServerProcess::with_policy(POLICY);
+    let reserve =
+        |key: &str| reserve(&server, &json!({ "rule": "ten", "key": key, "cost": 6, "ttl_ms": 1 }));
+    let ids = ["/v1/commit", "/v1/cancel", "/v1/renew"].map(|path| (path, reserve(path)));
+    for (path, id) in &ids {
+        let back = wait_until(|| (remaining(&server, "ten", path) == 10).then_some(()));
+        assert!(back.is_some(), "given back at the deadline, {path}");
+        let late = server.post(path, &json!({ "reservation": id }));
+        assert_eq!((late.status, &late.json()["expired"]), (200, &json!(true)), "{path}");
+        assert_eq!(late.json().get("expires_in_ms"), None);
+        let again = server.post(path, &json!({ "reservation": id }));
+        assert_eq!((again.status, &again.json()["expired"]), (200, &json!(true)), "{path}");
+    }
+    assert_eq!(remaining(&server, "ten", "/v1/commit"), 4, "the work was done all the same");
+    assert_eq!(remaining(&server, "ten", "/v1/cancel"), 10);
+    assert_eq!(remaining(&server, "ten", "/v1/renew"), 10, "it does not come back to life");
+}
+
+#[test]
+fn a_renewed_reservation_lasts_longer() {
+    let server = ServerProcess::with_policy(POLICY);
+    let id = reserve(&server, &json!({ "rule": "ten", "key": "k", "cost": 6, "ttl_ms": 3_000 }));
+    let renewed = server.post("/v1/renew", &json!({ "reservation": id, "ttl_ms": 3_600_000 }));
+    let decision = renewed.json();
+    assert_eq!((renewed.status, &decision["expired"]), (200, &json!(false)));
+    assert_eq!(
+        (&decision["expires_in_ms"], &decision["remaining"]),
+        (&json!(3_600_000), &json!(4))
+    );
+    pause(Duration::from_millis(3_100));
+    assert_eq!(remaining(&server, "ten", "k"), 4, "longer than it was to last");
+    let renewed = server.post("/v1/renew", &json!({ "reservation": id })).json();
+    assert_eq!(renewed["expires_in_ms"], 60_000, "a minute by default");
+}
+
+#[test]
+fn an_id_makes_one_reservation_however_often_it_is_sent() {
+    let server = ServerProcess::with_policy(POLICY);
+    let body = json!({ "rule": "ten", "key": "k", "cost": 4, "id": "job-1" });
+    let first = server.post("/v1/reserve", &body).json();
+    let again = server.post("/v1/reserve", &body).json();
+    assert_eq!(again["reservation"], first["reservation"]);
+    assert_eq!(again["repeated"], true);
+    assert_eq!(remaining(&server, "ten", "k"), 6);
+    let mut other = body.clone();
+    other["ttl_ms"] = json!(1_000);
+    assert_eq!(server.post("/v1/reserve", &other).status, 409, "for another time");
+}
+
+#[test]
+fn ids_are_opaque_and_long_enough_not_to_be_guessed() {
+    let server = ServerProcess::with_policy(POLICY);
+    let mut seen = HashSet::new();
+    for i in 0..50 {
+        let id = reserve(&server, &json!({ "rule": "ten", "key": i.to_string() }));
+        let id = id.as_str().unwrap().to_string();
+        assert!(id.len() >= 32 && id.bytes().all(|b| b.is_ascii_hexdigit()), "128 bits: {id}");
+        assert!(seen.insert(id));
+    }
+    for unknown in [UNKNOWN, "", "x", "ffffffffffffffffffffffffffffffffff", "a\u{0}b", "🌊"] {
+        for path in ["/v1/commit", "/v1/cancel", "/v1/renew"] {
+            let refused = server.post(path, &json!({ "reservation": unknown }));
+            let problem = refused.json();
+            assert_eq!(
+                (refused.status, &problem["field"]),
+                (404, &json!("reservation")),
+                "{unknown}"
+            );
+        }
+    }
+}
+
+#[test]
+fn concurrency_counts_holders() {
+    let server = ServerProcess::with_policy(POLICY);
+    for cost in [json!({}), json!({ "cost": 1 }), json!({ "wait_ms": 10 })] {
+        let mut body = json!({ "rule": "workers", "key": "k" });
+        body.as_object_mut().unwrap().extend(cost.as_object().unwrap().clone());
+        for path in ["/v1/check", "/v1/record", "/v1/refund"] {
+            if path != "/v1/check" && body.get("wait_ms").is_some() {
+                continue;
+            }
+            let refused = server.post(path, &body);
+            assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("rule")), "{path}");
+        }
+    }
+    let body = json!({ "rule": "workers", "key": "k" });
+    let first = server.post("/v1/reserve", &body).json();
+    assert_eq!((&first["limit"], &first["remaining"]), (&json!(2), &json!(1)));
+    assert_eq!(first["expires_in_ms"], 30_000, "its lease");
+    let second = reserve(&server, &body);
+    let full = server.post("/v1/reserve", &body);
+    assert_eq!(full.status, 429);
+    let wait = full.json()["retry_after_ms"].as_u64().unwrap();
+    assert!(wait <= 30_000, "a crashed holder is gone after a lease: {wait}");
+    // Cancel and commit release the slot.
+    server.post("/v1/cancel", &json!({ "reservation": first["reservation"] }));
+    let third = reserve(&server, &body);
+    assert_eq!(server.post("/v1/reserve", &body).status, 429);
+    for id in [second, third] {
+        let done = server.post("/v1/commit", &json!({ "reservation": id }));
+        assert_eq!(done.status, 200, "{}", done.body);
+    }
+    assert_eq!(remaining(&server, "workers", "k"), 2, "all have left");
+}
+
+#[test]
+fn concurrency_and_a_rate_in_one_rule_are_held_together() {
+    let server = ServerProcess::with_policy(POLICY);
+    let body = json!({ "rule": "both", "key": "k" });
+    for _ in 0..3 {
+        let id = reserve(&server, &body);
+        assert_eq!(server.post("/v1/commit", &json!({ "reservation": id })).status, 200);
+    }
+    let denied = server.post("/v1/reserve", &body);
+    let decision = denied.json();
+    assert_eq!((denied.status, &decision["rules"][0]["allowed"]), (429, &json!(true)));
+    assert_eq!(decision["rules"][1]["allowed"], false, "three were charged");
+}
+
+#[test]
+fn a_time_to_live_has_bounds() {
+    let server = ServerProcess::with_policy(POLICY);
+    for (rule, ttl, status) in [
+        ("ten", 1, 200),
+        ("ten", 3_600_000, 200),
+        ("ten", 3_600_001, 400),
+        ("ten", 0, 400),
+        ("ten", u64::MAX, 400),
+        ("long", 3_600_001, 200),
+        ("long", 7_200_001, 400),
+    ] {
+        let body = json!({ "rule": rule, "key": "k", "ttl_ms": ttl });
+        let response = server.post("/v1/reserve", &body);
+        assert_eq!(response.status, status, "{body}: {}", response.body);
+        if status == 400 {
+            assert_eq!(response.json()["field"], "ttl_ms", "{body}");
+        }
+    }
+    let nothing = server.post("/v1/reserve", &json!({ "rule": "ten", "cost": 0 }));
+    assert_eq!((nothing.status, &nothing.json()["field"]), (400, &json!("cost")));
+    for (path, field) in [
+        ("/v1/commit", "ttl_ms"),
+        ("/v1/cancel", "ttl_ms"),
+        ("/v1/cancel", "cost"),
+        ("/v1/renew", "cost"),
+    ] {
+        let refused = server.post(path, &json!({ "reservation": UNKNOWN, field: 1 }));
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{path}");
+    }
+    let refused = server.post("/v1/reserve", &json!({ "rule": "ten", "wait_ms": 1 }));
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("wait_ms")));
+}
+
+// --- helpers -----------------------------------------------------------------------------------
+
+fn reserve(server: &ServerProcess, body: &Value) -> Value {
+    let response = server.post("/v1/reserve", body);
+    assert_eq!(response.status, 200, "{body}: {}", response.body);
+    response.json()["reservation"].clone()
+}
+
+fn remaining(server: &ServerProcess, rule: &str, key: &str) -> u64 {
+    let found = server.post("/v1/check", &json!({ "rule": rule, "key": key, "cost": 0 }));
+    found.json()["remaining"].as_u64().unwrap()
+}
+
+#[test]
+fn an_exempt_key_is_allowed_without_a_reservation() {
+    let policy = "rules: [{ name: r, key: ['header:x-user'], limits: [2/h], allow: [ann] }]";
+    let server = ServerProcess::with_policy(policy);
+    let exempt = server.post("/v1/reserve", &json!({ "rule": "r", "key": "ann", "cost": 9 }));
+    assert_eq!((exempt.status, &exempt.json()["allowed"]), (200, &json!(true)));
+    assert!(exempt.json().get("reservation").is_none());
+    let denied = server.post("/v1/reserve", &json!({ "rule": "r", "key": "bob", "cost": 2 }));
+    assert_eq!(denied.status, 200);
+    let denied = server.post("/v1/reserve", &json!({ "rule": "r", "key": "bob", "cost": 1 }));
+    assert_eq!(denied.status, 429);
+}

@@ -1,0 +1,49 @@
+//! Tests of the server and of the commands of the `tidegate` binary, in one program.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod bench;
+mod check_service;
+mod cli;
+mod console;
+mod console_browser;
+mod console_keys;
+mod console_playground;
+mod envoy_go_client;
+mod envoy_grpc;
+mod envoy_json;
+mod envoy_parity;
+mod envoy_real;
+mod envoy_reload;
+mod envoy_semantics;
+mod envoy_store;
+mod envoy_wire;
+mod forward_auth;
+mod http_admin;
+mod http_bad_input;
+mod http_check;
+mod http_live;
+mod http_reservations;
+mod http_wait;
+mod listener;
+mod memory;
+mod openapi;
+mod policy_without_rules;
+mod redis_cell;
+mod reload;
+mod replay;
+mod resp_bad_input;
+mod resp_clients;
+mod resp_commands;
+mod resp_deadline;
+mod resp_drain;
+mod resp_transactions;
+mod runtime_file;
+mod runtime_state;
+mod simulate;
+mod start_stop;
+mod store_addresses;
+mod store_health;
+mod store_outage;
+mod tls;
+mod top;

@@ -1,0 +1,128 @@
+//! The scripts, assembled from the files in `lua/`.
+//!
+//! There is one for each algorithm, and one with all of them for calls that mix algorithms. Each
+//! exists twice: for many checks at once, and for one call of any kind. Redis parses a script once,
+//! but executes all of it on every call, so a short one is faster.
+
+use std::sync::OnceLock;
+
+use tidegate::Algorithm;
+
+use crate::protocol::request::LimitCharge;
+
+/// The script that decides a call over limits of these algorithms: protocol version 1, for clients
+/// in other languages. `docs/redis-scripts.md` describes how to call it.
+///
+/// Each algorithm has its own script; for several, or none, this is the script with all of them.
+/// [`Redis`](crate::Redis) runs the same text, byte for byte.
+///
+/// ```
+/// use tidegate::Algorithm;
+/// let text = tidegate_redis::decide_script(&[Algorithm::TokenBucket]);
+/// assert!(text.len() < tidegate_redis::decide_script(&[]).len());
+/// ```
+pub fn decide_script(algorithms: &[Algorithm]) -> &'static str {
+    &ScriptVariant::of(algorithms.iter().copied()).script().text
+}
+
+/// The script that decides many checks over limits of these algorithms in one call.
+/// `docs/redis-scripts.md` describes how to call it.
+///
+/// ```
+/// use tidegate::Algorithm;
+/// let text = tidegate_redis::checks_script(&[Algorithm::TokenBucket]);
+/// assert!(text.len() < tidegate_redis::decide_script(&[Algorithm::TokenBucket]).len());
+/// ```
+pub fn checks_script(algorithms: &[Algorithm]) -> &'static str {
+    &ScriptVariant::of(algorithms.iter().copied()).checks().text
+}
+
+/// A script and its digest for `EVALSHA`.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) text: String,
+    pub(crate) digest: String,
+}
+
+const PRELUDE: &str = include_str!("../../lua/prelude.lua");
+const BUCKET: &str = include_str!("../../lua/bucket.lua");
+const STEPS: &str = include_str!("../../lua/steps.lua");
+const FIXED: &str = include_str!("../../lua/fixed.lua");
+const LOG: &str = include_str!("../../lua/log.lua");
+const APPROXIMATE: &str = include_str!("../../lua/approximate.lua");
+const CONCURRENCY: &str = include_str!("../../lua/concurrency.lua");
+const HOLDS: &str = include_str!("../../lua/holds.lua");
+const FORECAST: &str = include_str!("../../lua/forecast.lua");
+const ENTRIES: &str = include_str!("../../lua/entries.lua");
+const PARTS: &str = include_str!("../../lua/parts.lua");
+const DECIDE: &str = include_str!("../../lua/decide.lua");
+const CHECKS: &str = include_str!("../../lua/checks.lua");
+
+/// Which algorithms a script contains: one, or all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ScriptVariant {
+    One(Algorithm),
+    All,
+}
+
+impl Script {
+    /// Concatenates these files.
+    pub(crate) fn of(files: &[&str]) -> Self {
+        // Replicate the effects and not the script, which reads the clock. Redis 7 always does.
+        let text = format!("redis.replicate_commands()\n{}", files.join("\n"));
+        let digest = sha1_smol::Sha1::from(&text).digest().to_string();
+        Self { text, digest }
+    }
+}
+
+impl ScriptVariant {
+    /// The variant for a call over these algorithms.
+    fn of(mut algorithms: impl Iterator<Item = Algorithm>) -> Self {
+        match algorithms.next() {
+            Some(first) if algorithms.all(|other| other == first) => Self::One(first),
+            _ => Self::All,
+        }
+    }
+
+    /// The variant for a call over these parts.
+    pub(crate) fn of_parts<'a>(parts: impl IntoIterator<Item = &'a LimitCharge>) -> Self {
+        Self::of(parts.into_iter().map(|part| part.limit.limit().algorithm()))
+    }
+
+    /// The script for a call of any kind.
+    pub(crate) fn script(self) -> &'static Script {
+        static SCRIPTS: OnceLock<Vec<(ScriptVariant, Script)>> = OnceLock::new();
+        self.find(SCRIPTS.get_or_init(|| Self::all(DECIDE)))
+    }
+
+    /// The script for many checks, which is shorter.
+    pub(crate) fn checks(self) -> &'static Script {
+        static SCRIPTS: OnceLock<Vec<(ScriptVariant, Script)>> = OnceLock::new();
+        self.find(SCRIPTS.get_or_init(|| Self::all(CHECKS)))
+    }
+
+    fn find(self, scripts: &[(Self, Script)]) -> &Script {
+        let found = scripts.iter().find(|(variant, _)| *variant == self);
+        // The last one contains all algorithms.
+        let (_, script) = found.unwrap_or(&scripts[scripts.len() - 1]);
+        script
+    }
+
+    fn all(last: &str) -> Vec<(Self, Script)> {
+        let one = Algorithm::ALL.into_iter().map(Self::One);
+        one.chain([Self::All]).map(|variant| (variant, variant.compose(last))).collect()
+    }
+
+    fn compose(self, last: &str) -> Script {
+        let algorithms: &[&str] = match self {
+            Self::One(Algorithm::TokenBucket) => &[BUCKET, STEPS],
+            Self::One(Algorithm::LeakyBucket) => &[BUCKET],
+            Self::One(Algorithm::FixedWindow) => &[FIXED],
+            Self::One(Algorithm::SlidingLog) => &[LOG],
+            Self::One(Algorithm::SlidingWindow) => &[LOG, APPROXIMATE],
+            Self::One(Algorithm::Concurrency) => &[CONCURRENCY],
+            Self::All => &[BUCKET, STEPS, FIXED, LOG, APPROXIMATE, CONCURRENCY],
+        };
+        Script::of(&[&[PRELUDE], algorithms, &[HOLDS, FORECAST, ENTRIES, PARTS, last]].concat())
+    }
+}

@@ -1,0 +1,64 @@
+//! The operation of a request, and the numbers of `CL.THROTTLE`.
+
+use std::time::Duration;
+
+use tidegate::Op;
+
+/// The numbers of `CL.THROTTLE`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Throttle {
+    /// The burst minus 1.
+    pub max_burst: u64,
+    /// Requests per period.
+    pub count: u64,
+    /// The period in seconds.
+    pub period: u64,
+}
+
+/// What to do with the limits of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Charge if every limit allows it.
+    Check,
+    /// As a check, but wait for capacity up to this long.
+    Wait(Duration),
+    /// Report the state and charge nothing.
+    Peek,
+    /// Charge usage that has already happened, even beyond the limit.
+    Record,
+    /// Return permits that were charged.
+    Refund,
+    /// Delete the recorded usage.
+    Reset,
+    /// Hold permits for this long, or for the default TTL.
+    Reserve(Option<Duration>),
+}
+
+impl Operation {
+    /// The operation of the engine; a reservation still needs its id and TTL.
+    pub(super) fn op(self) -> Op {
+        match self {
+            Self::Check | Self::Wait(_) | Self::Reserve(_) => Op::Check,
+            Self::Peek => Op::Peek,
+            Self::Record => Op::Record,
+            Self::Refund => Op::Refund,
+            Self::Reset => Op::Reset,
+        }
+    }
+
+    /// Whether decisions are counted: those that can deny.
+    pub(super) fn is_counted(self) -> bool {
+        self.op() == Op::Check
+    }
+}
+
+/// How a reservation continues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SettleAction {
+    /// End it and charge this many permits; without a number, all that were held.
+    Commit(Option<u64>),
+    /// End it and charge nothing.
+    Cancel,
+    /// Let it expire this long from now.
+    Renew(Duration),
+}

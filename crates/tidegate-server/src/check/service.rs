@@ -1,0 +1,420 @@
+//! The limiter behind every transport: check, authorize, settle, inspect.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tidegate::policy::{ListMode, Request, RuleTarget};
+use tidegate::{
+    Clock, Cost, Engine, Expiry, Health, HoldId, IdempotencyKey, Inspection, Key, Limited, Limiter,
+    MemoryUse, Micros, Op, Plan, Policy, Refusal, RuleCheck, RuleLimit,
+};
+
+use super::accounting::Accounting;
+use super::active_policy::ActivePolicy;
+use super::adhoc::AdhocRules;
+use super::decision::{CheckDecision, CheckError};
+use super::request::{Operation, SettleAction, Throttle};
+use super::wait_limits::{WaitCount, WaitLimits, WaitPermit};
+use crate::observe::hot_keys::HotKeys;
+use crate::observe::metrics::Metrics;
+use crate::observe::otlp::Tracer;
+use crate::observe::traffic::TrafficStats;
+
+/// One limiter with its active policy and its statistics, shared by all listeners.
+pub struct CheckService {
+    /// Without rules of its own: it gets plans of the active policy.
+    pub(super) limiter: Limiter,
+    pub(super) clock: Arc<dyn Clock>,
+    active: RwLock<Arc<ActivePolicy>>,
+    pub(super) accounting: Accounting,
+    adhoc: AdhocRules,
+    wait_limits: WaitLimits,
+    /// Those of all connections.
+    waits: WaitCount,
+    /// How long ids are kept, in microseconds, as of the last look at the memory.
+    id_retention: AtomicU64,
+}
+
+impl CheckService {
+    /// The TTL of a reservation that names none and whose limits have no lease.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+    /// The maximum number of checks in one call.
+    pub const MAX_CHECKS: usize = 16;
+
+    /// A service on this engine that starts with the policy `active`.
+    pub fn new(engine: Arc<dyn Engine>, active: ActivePolicy, metrics: Arc<Metrics>) -> Self {
+        let clock = engine.clock();
+        let traffic = Arc::new(TrafficStats::new(clock.elapsed()));
+        let hot_keys = HotKeys::default();
+        let limiter = Limiter::with_engine(engine, Policy::default());
+        limiter.activate(&active.policy);
+        Self {
+            limiter,
+            clock,
+            active: RwLock::new(Arc::new(active)),
+            accounting: Accounting { metrics, hot_keys, traffic, tracer: None },
+            adhoc: AdhocRules::default(),
+            wait_limits: WaitLimits::default(),
+            waits: WaitCount::default(),
+            id_retention: AtomicU64::new(IdempotencyKey::TTL.get()),
+        }
+        .with_wait_limits(WaitLimits::default())
+    }
+
+    /// Lets at most so many requests wait.
+    #[must_use]
+    pub fn with_wait_limits(mut self, limits: WaitLimits) -> Self {
+        self.limiter = self.limiter.max_waiting_per_key(limits.per_key);
+        self.wait_limits = limits;
+        self
+    }
+
+    /// Traces its calls with `tracer`.
+    #[must_use]
+    pub fn with_tracer(mut self, tracer: Arc<Tracer>) -> Self {
+        self.accounting.tracer = Some(tracer);
+        self
+    }
+
+    /// The tracer of its calls, if tracing is on.
+    pub fn tracer(&self) -> Option<&Arc<Tracer>> {
+        self.accounting.tracer.as_ref()
+    }
+
+    /// The active policy.
+    pub fn active(&self) -> Arc<ActivePolicy> {
+        self.read().clone()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Arc<ActivePolicy>> {
+        self.active.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The active policy, which cannot change meanwhile, if the engine decides without waiting. A
+    /// call is planned and decided under it. Otherwise one rule of a call could be counted by its
+    /// new limit, and another by its old one. An engine that has to wait decides under the policy
+    /// that was active when the call came in.
+    pub(crate) fn lock_policy(&self) -> Option<RwLockReadGuard<'_, Arc<ActivePolicy>>> {
+        self.limiter.engine().is_synchronous().then(|| self.read())
+    }
+
+    /// Activates another policy in one step.
+    pub fn set_policy(&self, active: ActivePolicy) {
+        let mut current = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        self.limiter.activate(&active.policy);
+        active.set_metrics(self.metrics());
+        *current = Arc::new(active);
+    }
+
+    /// The counters of the server.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.accounting.metrics
+    }
+
+    /// The counters of the server in the text format of Prometheus.
+    pub fn render_metrics(&self, health: &Health) -> String {
+        let (waiting, refused) = (self.limiter.waiting() as u64, self.limiter.refused_waits());
+        self.metrics().set_waits(waiting, refused);
+        self.metrics().render(health)
+    }
+
+    /// The keys with the most calls.
+    pub fn hot_keys(&self) -> &HotKeys {
+        &self.accounting.hot_keys
+    }
+
+    /// Counts of the last minutes and recent denials.
+    pub fn traffic(&self) -> &Arc<TrafficStats> {
+        &self.accounting.traffic
+    }
+
+    /// The health of the store.
+    pub fn health(&self) -> Health {
+        self.limiter.engine().health()
+    }
+
+    /// The memory of the engine. Called every second: replies report the retention of ids as it was
+    /// then.
+    pub(crate) fn look_at_memory(&self) -> MemoryUse {
+        let memory = self.health().memory;
+        self.id_retention.store(memory.id_retention.get(), Ordering::Relaxed);
+        memory
+    }
+
+    /// How long ids are kept, if that is less than an hour.
+    fn short_id_retention(&self) -> Option<Micros> {
+        let retention = Micros::new(self.id_retention.load(Ordering::Relaxed));
+        Some(retention).filter(|retention| *retention < IdempotencyKey::TTL)
+    }
+
+    /// The clock of the engine.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// An ad-hoc limit in the notation, for example `10/s`.
+    pub fn adhoc_limit(&self, limit: &str) -> Result<RuleTarget<'static>, CheckError> {
+        // Refused first: without permission, an invalid limit is not explained.
+        if !self.read().adhoc {
+            return Err(CheckError::AdhocDisabled);
+        }
+        self.adhoc.limit(limit).map(RuleTarget::Adhoc)
+    }
+
+    /// The limit of redis-cell's `CL.THROTTLE`.
+    pub fn throttle(&self, throttle: Throttle) -> Result<RuleTarget<'static>, CheckError> {
+        if !self.read().adhoc {
+            return Err(CheckError::AdhocDisabled);
+        }
+        self.adhoc.throttle(throttle).map(RuleTarget::Adhoc)
+    }
+
+    /// A check that waits up to `timeout`, and the permit to hold meanwhile; one that does not wait
+    /// if too many requests wait already.
+    pub(crate) fn begin_wait(
+        &self,
+        timeout: Duration,
+        connection: &WaitCount,
+    ) -> (Operation, Option<WaitPermit>) {
+        let counts = [connection, &self.waits];
+        let permit = WaitPermit::new(self.wait_limits, counts, self.metrics());
+        let timeout = if permit.is_some() { timeout } else { Duration::ZERO };
+        (Operation::Wait(timeout), permit)
+    }
+
+    /// Runs one operation on checks that name their rules or limits, as one atomic call.
+    pub async fn run(
+        &self,
+        operation: Operation,
+        checks: &[RuleCheck<'_>],
+        idempotency_key: Option<&str>,
+    ) -> Result<CheckDecision, CheckError> {
+        if !matches!(operation, Operation::Wait(_))
+            && let Some(active) = self.lock_policy()
+        {
+            return poll_now(self.run_under(&active, operation, checks, idempotency_key));
+        }
+        let active = self.active();
+        self.run_under(&active, operation, checks, idempotency_key).await
+    }
+
+    /// The same under a given policy.
+    pub(crate) async fn run_under(
+        &self,
+        active: &ActivePolicy,
+        operation: Operation,
+        checks: &[RuleCheck<'_>],
+        idempotency_key: Option<&str>,
+    ) -> Result<CheckDecision, CheckError> {
+        let now = self.clock.now();
+        let plan = active.plan(checks, operation.op(), now)?;
+        let key = checks.first().filter(|_| checks.len() == 1).map(|check| check.key);
+        self.decide(active, operation, &plan, CallContext { idempotency_key, key, now }).await
+    }
+
+    /// Checks a request that the rules of the policy are matched against. `describe` gets the
+    /// active policy because the client address depends on its trusted proxies.
+    pub async fn authorize<R: Request>(
+        &self,
+        describe: impl Fn(&ActivePolicy) -> R,
+    ) -> Result<CheckDecision, CheckError> {
+        if let Some(active) = self.lock_policy() {
+            return poll_now(self.authorize_under(&active, &describe(&active)));
+        }
+        let active = self.active();
+        self.authorize_under(&active, &describe(&active)).await
+    }
+
+    async fn authorize_under(
+        &self,
+        active: &ActivePolicy,
+        request: &impl Request,
+    ) -> Result<CheckDecision, CheckError> {
+        let context = CallContext { idempotency_key: None, key: None, now: self.clock.now() };
+        let plan = active.policy.plan_request(request, context.now)?;
+        self.decide(active, Operation::Check, &plan, context).await
+    }
+
+    /// Passes the plan of a check and its decision to `read`; nothing is charged.
+    pub(crate) async fn peek<T>(
+        &self,
+        check: RuleCheck<'_>,
+        read: impl Fn(&Plan<'_>, &CheckDecision) -> T,
+    ) -> Result<T, CheckError> {
+        let active = self.active();
+        let plan = active.plan(&[check], Op::Peek, self.clock.now())?;
+        self.peek_plan(&active, &plan, read).await
+    }
+
+    /// The same for a request that the rules are matched against.
+    pub(crate) async fn peek_request<T>(
+        &self,
+        request: impl Request,
+        read: impl Fn(&Plan<'_>, &CheckDecision) -> T,
+    ) -> Result<T, CheckError> {
+        let active = self.active();
+        let plan = active.policy.plan_request(&request, self.clock.now())?;
+        self.peek_plan(&active, &plan, read).await
+    }
+
+    async fn peek_plan<T>(
+        &self,
+        active: &ActivePolicy,
+        plan: &Plan<'_>,
+        read: impl Fn(&Plan<'_>, &CheckDecision) -> T,
+    ) -> Result<T, CheckError> {
+        let context = CallContext { idempotency_key: None, key: None, now: self.clock.now() };
+        Ok(read(plan, &self.decide(active, Operation::Peek, plan, context).await?))
+    }
+
+    /// Ends a reservation, or renews it.
+    pub async fn settle(
+        &self,
+        id: HoldId,
+        action: SettleAction,
+    ) -> Result<CheckDecision, CheckError> {
+        let reservation = self.limiter.reservation(id);
+        let cost = |cost| Cost::new(cost).map_err(|invalid| CheckError::Refused(invalid.into()));
+        let result = match action {
+            SettleAction::Commit(Some(charged)) => {
+                let charged = cost(charged)?;
+                reservation.commit(charged.get()).await
+            }
+            SettleAction::Commit(None) => reservation.commit_all().await,
+            SettleAction::Cancel => reservation.cancel().await,
+            SettleAction::Renew(ttl) => reservation.renew(ttl).await,
+        };
+        let decision = result.map_err(|error| self.accounting.count_error(error))?;
+        let limits = decision.held().iter().cloned().collect();
+        let ttl = match action {
+            SettleAction::Renew(ttl) if !decision.expired() => Some(ttl.into()),
+            _ => None,
+        };
+        let headers = self.active().headers;
+        let decision = CheckDecision { decision, limits, ttl, id_retention: None, headers };
+        self.accounting.trace(&decision);
+        Ok(decision)
+    }
+
+    /// The stored state of a key, one for each limit.
+    pub async fn inspect(
+        &self,
+        check: RuleCheck<'_>,
+    ) -> Result<Vec<(Arc<RuleLimit>, Inspection)>, CheckError> {
+        let active = self.active();
+        let plan = active.policy.plan_checks(&[check], ListMode::Ignore, self.clock.now())?;
+        let mut inspections = Vec::new();
+        for step in plan.steps() {
+            for limit in step.rule().limits() {
+                let found = self.limiter.engine().inspect(limit, step.key()).await;
+                let found = found.map_err(|error| self.accounting.count_error(error))?;
+                inspections.push((limit.clone(), found));
+            }
+        }
+        Ok(inspections)
+    }
+
+    /// Decides a plan of `active`, and counts the decision.
+    async fn decide(
+        &self,
+        active: &ActivePolicy,
+        operation: Operation,
+        plan: &Plan<'_>,
+        context: CallContext<'_>,
+    ) -> Result<CheckDecision, CheckError> {
+        let (op, ttl) = match operation {
+            Operation::Reserve(ttl) => {
+                let ttl = ttl.map_or_else(|| default_ttl(plan), Micros::from);
+                (Op::hold(HoldId::random()?, ttl, Expiry::Release), Some(ttl))
+            }
+            _ => (operation.op(), None),
+        };
+        let mut check = self.limiter.decide(op, plan);
+        if let Some(id) = context.idempotency_key {
+            check = check.idempotency_key(id);
+        }
+        let result = match operation {
+            Operation::Wait(timeout) => match check.wait(timeout).await {
+                Ok(decision) => Ok(decision),
+                Err(Limited::Denied(decision)) => Ok(*decision),
+                Err(Limited::NoAnswer(error)) => Err(error),
+            },
+            _ => check.await,
+        };
+        let mut decision = match result {
+            Ok(decision) => decision,
+            Err(error) => {
+                if operation.is_counted() {
+                    self.accounting.count_failed_call(plan, &error, active);
+                }
+                return Err(self.accounting.count_error(error));
+            }
+        };
+        if operation.is_counted() {
+            self.accounting.count(plan, &decision, context.key, active, context.now);
+            active.retry_jitter.iter().for_each(|jitter| decision.jitter_retry_after(*jitter));
+        }
+        let ttl = ttl.filter(|_| decision.hold().is_some());
+        let (limits, headers) = (plan.limits().cloned().collect(), active.headers);
+        let id_retention = context.idempotency_key.and_then(|_| self.short_id_retention());
+        let decision = CheckDecision { decision, limits, ttl, id_retention, headers };
+        self.accounting.trace(&decision);
+        Ok(decision)
+    }
+}
+
+/// The result of a future that a synchronous engine completes at the first poll.
+pub(crate) fn poll_now<T, E: From<CheckError>>(
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(CheckError::from(Refusal::NotImmediate).into()),
+    }
+}
+
+impl fmt::Debug for CheckService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckService").finish_non_exhaustive()
+    }
+}
+
+/// What a call has in addition to its plan.
+#[derive(Clone, Copy)]
+struct CallContext<'a> {
+    idempotency_key: Option<&'a str>,
+    /// The key of the request, if it has exactly one.
+    key: Option<Key<'a>>,
+    now: Micros,
+}
+
+/// The shortest lease among the limits, or the default.
+fn default_ttl(plan: &Plan<'_>) -> Micros {
+    let leases = plan.limits().filter_map(|limit| limit.limit().lease());
+    leases.min().unwrap_or(CheckService::DEFAULT_TTL.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::counting_engine::CountingEngine;
+
+    #[tokio::test]
+    async fn a_call_enters_the_engine_once() {
+        for is_synchronous in [true, false] {
+            let (engine, service) =
+                CountingEngine::service(is_synchronous, &["100/s", "fixed-window 50/1h"]);
+            let check = RuleCheck::new("api", "key");
+            let operations =
+                [Operation::Check, Operation::Peek, Operation::Record, Operation::Reserve(None)];
+            for operation in operations {
+                service.run(operation, std::slice::from_ref(&check), None).await.unwrap();
+                assert_eq!(engine.take_decisions(), 1, "{operation:?}, {is_synchronous}");
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Where the policy comes from: files, reloads, run-time rules and overrides. Imports: check,
+//! observe, shutdown, text, tls.
+
+mod change_error;
+pub(crate) mod diff;
+pub(crate) mod files;
+mod layers;
+pub(crate) mod manager;
+pub(crate) mod runtime;
+pub(crate) mod runtime_rules;
+pub(crate) mod sources;
+mod sync;
+pub(crate) mod watcher;
+
+pub(crate) use self::change_error::RuleChangeError;
+pub(crate) use self::layers::RuleOrigin;
+pub use self::manager::PolicyManager;
+pub(crate) use self::manager::PolicyStatus;
+pub(crate) use self::runtime::field::{timestamp, timestamp_micros};
+pub(crate) use self::runtime::stamp::Stamp;
+pub use self::runtime_rules::{Actor, PutCondition};
+pub(crate) use self::runtime_rules::{
+    ListedOverride, ListedRule, OverrideEnd, PutResult, RulePage,
+};
+pub use self::sources::{EnvoySource, LoadedSources, PolicySource, PolicySources, SAMPLE};

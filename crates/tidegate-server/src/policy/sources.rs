@@ -1,0 +1,142 @@
+//! The files that a policy is loaded from, and the policy that they make.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tidegate::InvalidRule;
+use tidegate_config::envoy::{DuplicateDomain, EnvoyConfig, EnvoyLoadOptions};
+use tidegate_config::{LoadedPolicy, PolicyLoader, Problem, Problems, ServerSettings, TlsFiles};
+
+use super::files::{FileVersions, RecordingReader};
+use super::layers::file_policy;
+use crate::check::ActivePolicy;
+use crate::observe::metrics::Metrics;
+use crate::tls::ServerTls;
+
+/// The policy of a server that is started without a policy file.
+pub const SAMPLE: &str = include_str!("sample.yaml");
+
+/// Where the policy comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PolicySource {
+    /// The built-in sample.
+    Sample,
+    /// A policy file.
+    File(PathBuf),
+}
+
+impl PolicySource {
+    /// Loads the policy; also returns the versions of the files that were read.
+    pub fn load(&self) -> (Result<LoadedPolicy, Problems>, FileVersions) {
+        let reader = RecordingReader::default();
+        let loaded = self.load_from(&reader);
+        (loaded, reader.into_versions())
+    }
+
+    fn load_from(&self, reader: &RecordingReader) -> Result<LoadedPolicy, Problems> {
+        match self {
+            Self::Sample => PolicyLoader::load_str("sample.yaml", SAMPLE),
+            Self::File(path) => PolicyLoader::load_from(path, reader),
+        }
+    }
+}
+
+/// Where the limits of Envoy's domains come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EnvoySource {
+    /// The folder of the YAML files.
+    pub folder: PathBuf,
+    /// How two files of one domain are treated.
+    pub same_domain: DuplicateDomain,
+}
+
+/// The contents of all sources.
+#[derive(Debug)]
+pub struct LoadedSources {
+    /// The rules and settings of the policy file.
+    pub policy: LoadedPolicy,
+    /// The limits of Envoy's domains, if configured.
+    pub envoy: Option<Arc<EnvoyConfig>>,
+    /// The certificates of the listeners, if configured.
+    pub tls: Option<ServerTls>,
+}
+
+/// Everything that a reload reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicySources {
+    /// The policy file, or the built-in sample.
+    pub policy: PolicySource,
+    /// The limits of Envoy's domains, if configured.
+    pub envoy: Option<EnvoySource>,
+    /// The certificates of the listeners; if `None`, those that the policy names.
+    pub tls: Option<TlsFiles>,
+}
+
+/// A policy without limits for Envoy.
+impl From<PolicySource> for PolicySources {
+    fn from(policy: PolicySource) -> Self {
+        Self { policy, envoy: None, tls: None }
+    }
+}
+
+/// A policy without limits for Envoy.
+impl From<LoadedPolicy> for LoadedSources {
+    fn from(policy: LoadedPolicy) -> Self {
+        Self { policy, envoy: None, tls: None }
+    }
+}
+
+impl PolicySources {
+    /// Loads all sources; also returns the versions of the files that were read. Refuses what is
+    /// not a regular file: a reload must not wait for the writer of a pipe.
+    pub fn load(&self) -> (Result<LoadedSources, Problems>, FileVersions) {
+        self.load_with(RecordingReader::default())
+    }
+
+    /// The same at the start, when pipes are read too.
+    pub fn load_at_start(&self) -> (Result<LoadedSources, Problems>, FileVersions) {
+        self.load_with(RecordingReader::with_pipes())
+    }
+
+    fn load_with(
+        &self,
+        reader: RecordingReader,
+    ) -> (Result<LoadedSources, Problems>, FileVersions) {
+        let read = self.load_from(&reader);
+        (read, reader.into_versions())
+    }
+
+    fn load_from(&self, reader: &RecordingReader) -> Result<LoadedSources, Problems> {
+        let policy = self.policy.load_from(reader)?;
+        let of_policy = policy.settings.tls.as_ref();
+        let files = self.tls.clone().map(|given| {
+            // Naming another certificate must not turn off mutual TLS.
+            let client_ca = of_policy.and_then(|files| files.client_ca.clone());
+            TlsFiles { client_ca: given.client_ca.or(client_ca), ..given }
+        });
+        let tls =
+            files.as_ref().or(of_policy).map(|files| ServerTls::load(files, reader)).transpose()?;
+        let Some(EnvoySource { folder, same_domain }) = &self.envoy else {
+            return Ok(LoadedSources { policy, envoy: None, tls });
+        };
+        let ServerSettings { on_store_failure, fallback_ratio, .. } = &policy.settings;
+        let on_store_failure = on_store_failure.at(*fallback_ratio);
+        let options = EnvoyLoadOptions { same_domain: *same_domain, on_store_failure };
+        let envoy = EnvoyConfig::load_from(folder, &options, reader)?;
+        Ok(LoadedSources { policy, envoy: Some(Arc::new(envoy)), tls })
+    }
+}
+
+impl LoadedSources {
+    /// Settings that are valid but likely wrong.
+    pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
+        let envoy = self.envoy.iter().flat_map(|envoy| envoy.warnings());
+        self.policy.warnings.iter().chain(envoy)
+    }
+
+    /// The policy to activate.
+    pub fn active(&self, metrics: &Metrics) -> Result<ActivePolicy, InvalidRule> {
+        let LoadedPolicy { settings, rules, .. } = &self.policy;
+        file_policy(settings, rules, &self.envoy, metrics)
+    }
+}

@@ -1,0 +1,102 @@
+//! `/v1/authorize`: forward-auth for proxies.
+
+use std::borrow::Cow;
+
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use serde::Deserialize;
+use tidegate::Refusal;
+use tidegate_tower::extract::{OriginalRequest, PolicyRequest};
+
+use crate::check::ActivePolicy;
+use crate::check::CheckError;
+use crate::transport::auth::own_token;
+use crate::transport::http::problem::{HttpProblem, limit_headers};
+use crate::transport::http::state::AppState;
+use crate::transport::listener::http_connection::PeerAddr;
+
+#[derive(Deserialize)]
+pub(crate) struct AuthorizeQuery {
+    deny_status: Option<String>,
+}
+
+/// `ANY /v1/authorize[?deny_status=403]`
+pub(crate) async fn authorize(
+    State(app): State<AppState>,
+    options: Result<Query<AuthorizeQuery>, axum::extract::rejection::QueryRejection>,
+    request: Request,
+) -> Result<Response, HttpProblem> {
+    let headers = request.headers();
+    if app.tokens.guards_checks() {
+        // A proxy passes on the client's Authorization, which is not meant for this server.
+        if own_token(headers).and_then(|token| app.tokens.access_with(token)).is_none() {
+            let detail = "missing or invalid token; let the proxy send it as X-Tidegate-Token";
+            return Err(HttpProblem::new(StatusCode::UNAUTHORIZED, detail));
+        }
+    }
+    let options = options.map_err(|_| HttpProblem::field("deny_status", "invalid query"))?;
+    let deny_status = deny_status(options.0.deny_status.as_deref())?;
+    // A refusal that the client can cause must be a denial to the proxy too. Some proxies let a
+    // request through if its check fails.
+    let refusal = |field: &str, detail: String| match options.0.deny_status {
+        Some(_) => HttpProblem::new(deny_status, detail),
+        None => HttpProblem::field(field, detail),
+    };
+    let peer = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
+    if let Some([one, other]) = OriginalRequest::contradiction(headers) {
+        // A proxy sets one family of headers, and a client can add the other, or a second line.
+        let detail = match one == other {
+            true => format!("{one} has two different values; let the proxy set it"),
+            false => format!("{one} and {other} contradict each other; clear one in the proxy"),
+        };
+        return Err(refusal(one, detail));
+    }
+    let original = OriginalRequest::new(headers);
+    let uris = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
+    let Some(path) = original.path else {
+        if let Some(name) = uris.into_iter().find(|name| headers.contains_key(*name)) {
+            return Err(refusal(name, "invalid header value".into()));
+        }
+        let detail = "missing request: let the proxy set X-Forwarded-Uri or X-Original-URI, and \
+                      the method likewise";
+        return Err(HttpProblem::field("x-forwarded-uri", detail));
+    };
+    let host = original.host.unwrap_or_default();
+    // Some proxies use the method of the request for the subrequest.
+    let method = original.method.as_ref().unwrap_or(request.method()).as_str();
+    let describe = |active: &ActivePolicy| PolicyRequest {
+        headers,
+        method,
+        path: Cow::Borrowed(&*path),
+        query: original.query.unwrap_or_default(),
+        host: Cow::Borrowed(&*host),
+        client_ip: peer.map(|peer| active.trusted.client_ip(peer, headers)),
+        is_from_trusted_proxy: peer.is_some_and(|peer| active.trusted.contains(peer)),
+        cost: None,
+    };
+    let decision = match app.service.authorize(describe).await {
+        Err(failure @ CheckError::Refused(Refusal::KeyTooLong)) => {
+            return Err(refusal("key", failure.to_string()));
+        }
+        decision => decision?,
+    };
+    if decision.decision.allowed() {
+        return Ok((StatusCode::OK, limit_headers(&decision)).into_response());
+    }
+    let problem = HttpProblem::denied(&decision, deny_status);
+    let mut headers = limit_headers(&decision);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(HttpProblem::CONTENT_TYPE));
+    let body = serde_json::to_vec(problem.body()).unwrap_or_default();
+    Ok((deny_status, headers, body).into_response())
+}
+
+/// The status of a denial: 429 unless given.
+fn deny_status(given: Option<&str>) -> Result<StatusCode, HttpProblem> {
+    let Some(text) = given else { return Ok(StatusCode::TOO_MANY_REQUESTS) };
+    let status = text.parse::<StatusCode>().ok();
+    let is_denial = |status: &StatusCode| status.is_client_error() || status.is_server_error();
+    let refused = || HttpProblem::field("deny_status", "must be a status from 400 to 599");
+    status.filter(is_denial).ok_or_else(refused)
+}

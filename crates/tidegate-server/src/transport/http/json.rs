@@ -1,0 +1,425 @@
+//! JSON bodies of check and reservation calls.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use schemars::{JsonSchema, Schema};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
+use smallvec::SmallVec;
+use tidegate::policy::RuleTarget;
+use tidegate::{Key, Micros, RuleCheck, RuleLimit, Verdict, Wait};
+
+use super::problem::HttpProblem;
+use crate::check::{CheckDecision, CheckService};
+
+/// Key to check: a string, or several parts. At most 1024 bytes in total.
+#[derive(Clone, PartialEq, Eq, JsonSchema, Debug)]
+#[serde(untagged)]
+pub(crate) enum KeyBody {
+    /// One part.
+    One(#[schemars(length(max = 1_024))] String),
+    /// Several parts.
+    Many(#[schemars(length(max = 16))] Vec<String>),
+}
+
+impl KeyBody {
+    fn key(&self) -> Key<'_> {
+        match self {
+            Self::One(text) => Key::from(text),
+            Self::Many(parts) => Key::from(&**parts),
+        }
+    }
+}
+
+/// Written by hand for its error message; that of `untagged` names no type.
+impl<'de> Deserialize<'de> for KeyBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+        impl<'de> Visitor<'de> for KeyVisitor {
+            type Value = KeyBody;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an array of strings")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<KeyBody, E> {
+                Ok(KeyBody::One(text.into()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<KeyBody, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(parts)).map(KeyBody::Many)
+            }
+        }
+        deserializer.deserialize_any(KeyVisitor)
+    }
+}
+
+/// Accepts a JSON object only. serde also accepts an array of the fields' values, whose meaning
+/// would depend on the order of the fields.
+#[derive(Clone, Debug)]
+pub(crate) struct StrictObject<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for StrictObject<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = StrictObject<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<StrictObject<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields)).map(StrictObject)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+/// One rule or ad-hoc limit, one key, one cost.
+#[derive(Clone, Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = require_rule_or_limit)]
+pub(crate) struct CheckItem {
+    /// The name of a rule.
+    #[serde(default)]
+    pub rule: Option<String>,
+    /// Ad-hoc limit in the limit notation, instead of a rule.
+    #[serde(default)]
+    pub limit: Option<String>,
+    /// Key to count by. Required with a limit, and if the rule counts per key.
+    #[serde(default)]
+    pub key: Option<KeyBody>,
+    /// Cost; default 1, 0 peeks.
+    #[serde(default)]
+    #[schemars(range(max = 4_294_967_296_u64))]
+    pub cost: Option<u64>,
+}
+
+/// A check of one rule or limit, or of several at once: the body of several calls, each of which
+/// refuses some of the fields ([`CallBody`]).
+#[derive(Clone, Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = require_rule_limit_or_checks)]
+pub(crate) struct CheckBody {
+    /// The name of a rule.
+    #[serde(default)]
+    pub rule: Option<String>,
+    /// Ad-hoc limit in the limit notation, instead of a rule.
+    #[serde(default)]
+    pub limit: Option<String>,
+    /// Key to count by. Required with a limit, and if the rule counts per key.
+    #[serde(default)]
+    pub key: Option<KeyBody>,
+    /// Cost; default 1, 0 peeks.
+    #[serde(default)]
+    #[schemars(range(max = 4_294_967_296_u64))]
+    pub cost: Option<u64>,
+    /// Up to 16 checks, charged all or none.
+    #[serde(default)]
+    #[schemars(with = "Option<Vec<CheckItem>>", length(min = 1, max = 16))]
+    pub checks: Option<Vec<StrictObject<CheckItem>>>,
+    /// Idempotency key, at most 64 bytes: charged at most once within an hour.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 64))]
+    pub id: Option<String>,
+    /// Wait up to this long for permits.
+    #[serde(default)]
+    #[schemars(range(max = 60_000))]
+    pub wait_ms: Option<u64>,
+    /// Lifetime of the reservation; default 60000, or the lease of the rule.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub ttl_ms: Option<u64>,
+}
+
+/// How to settle or renew a reservation: the body of several calls, as [`CheckBody`] is.
+#[derive(Clone, Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SettleBody {
+    /// Reservation id.
+    pub reservation: String,
+    /// Actual cost; default: the reserved cost.
+    #[serde(default)]
+    #[schemars(range(max = 4_294_967_296_u64))]
+    pub cost: Option<u64>,
+    /// New lifetime from now; default 60000.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub ttl_ms: Option<u64>,
+}
+
+impl CheckBody {
+    /// The checks of the body, in order.
+    pub(crate) fn checks(&self, service: &CheckService) -> Result<RuleChecks<'_>, HttpProblem> {
+        let Some(checks) = &self.checks else {
+            let only = check(service, "", &self.rule, &self.limit, &self.key, self.cost)?;
+            return Ok([only].into_iter().collect());
+        };
+        let alone = [
+            ("rule", self.rule.is_some()),
+            ("limit", self.limit.is_some()),
+            ("key", self.key.is_some()),
+            ("cost", self.cost.is_some()),
+        ];
+        if let Some((field, _)) = alone.iter().find(|(_, given)| *given) {
+            return Err(HttpProblem::field(*field, "must be set in each element of checks"));
+        }
+        if checks.is_empty() || checks.len() > CheckService::MAX_CHECKS {
+            let detail = format!("{} checks; use 1 to {}", checks.len(), CheckService::MAX_CHECKS);
+            return Err(HttpProblem::field("checks", detail));
+        }
+        let checks = checks.iter().enumerate().map(|(i, StrictObject(one))| {
+            let CheckItem { rule, limit, key, cost } = one;
+            check(service, &format!("checks[{i}]."), rule, limit, key, *cost)
+        });
+        checks.collect()
+    }
+}
+
+/// The checks of one call.
+pub(crate) type RuleChecks<'a> = SmallVec<[RuleCheck<'a>; 1]>;
+
+/// `place` is the path of the element, for errors.
+fn check<'a>(
+    service: &CheckService,
+    place: &str,
+    rule: &'a Option<String>,
+    limit: &Option<String>,
+    key: &'a Option<KeyBody>,
+    cost: Option<u64>,
+) -> Result<RuleCheck<'a>, HttpProblem> {
+    let wrong = |field, detail| Err(HttpProblem::field(format!("{place}{field}"), detail));
+    let target = match (rule, limit) {
+        (Some(rule), None) => RuleTarget::Named(rule),
+        (None, Some(limit)) => service.adhoc_limit(limit)?,
+        (Some(_), Some(_)) => return wrong("limit", "rule and limit exclude each other"),
+        (None, None) => return wrong("rule", "required: name a rule or a limit"),
+    };
+    let key = key.as_ref().map_or(Key::of(&[]), KeyBody::key);
+    Ok(RuleCheck { target, key, cost: cost.unwrap_or(1) })
+}
+
+/// A call whose body type is shared with other calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CallBody {
+    /// Path of the call.
+    pub path: &'static str,
+    /// Name of its schema in the OpenAPI document.
+    pub schema: &'static str,
+    /// Fields of other calls, which it refuses.
+    pub unused: &'static [&'static str],
+}
+
+impl CallBody {
+    pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", &["ttl_ms"]);
+    pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", &["ttl_ms", "wait_ms"]);
+    pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", &["ttl_ms", "wait_ms"]);
+    pub(crate) const RESERVE: Self = Self::new("/v1/reserve", "ReserveBody", &["wait_ms"]);
+    pub(crate) const COMMIT: Self = Self::new("/v1/commit", "CommitBody", &["ttl_ms"]);
+    pub(crate) const CANCEL: Self = Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost"]);
+    pub(crate) const RENEW: Self = Self::new("/v1/renew", "RenewBody", &["cost"]);
+    /// Calls with a [`CheckBody`].
+    pub(crate) const CHECKS: [Self; 4] = [Self::CHECK, Self::RECORD, Self::REFUND, Self::RESERVE];
+    /// Calls with a [`SettleBody`].
+    pub(crate) const SETTLES: [Self; 3] = [Self::COMMIT, Self::CANCEL, Self::RENEW];
+
+    const fn new(path: &'static str, schema: &'static str, unused: &'static [&str]) -> Self {
+        Self { path, schema, unused }
+    }
+
+    /// Refuses the fields of other calls; `given` are all optional fields and whether they are set.
+    fn refuse(self, given: &[(&str, bool)]) -> Result<(), HttpProblem> {
+        match given.iter().find(|(field, is_set)| *is_set && self.unused.contains(field)) {
+            Some((field, _)) => Err(HttpProblem::field(*field, "not used by this call; remove it")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl CheckBody {
+    /// Refuses fields that the call does not use.
+    pub(crate) fn of(self, call: CallBody) -> Result<Self, HttpProblem> {
+        call.refuse(&[("ttl_ms", self.ttl_ms.is_some()), ("wait_ms", self.wait_ms.is_some())])?;
+        Ok(self)
+    }
+}
+
+impl SettleBody {
+    /// Refuses fields that the call does not use.
+    pub(crate) fn of(self, call: CallBody) -> Result<Self, HttpProblem> {
+        call.refuse(&[("ttl_ms", self.ttl_ms.is_some()), ("cost", self.cost.is_some())])?;
+        Ok(self)
+    }
+}
+
+/// Exactly one of `rule` and `limit` is set.
+fn require_rule_or_limit(schema: &mut Schema) {
+    let rule = alternative("rule", "string", &["limit"]);
+    schema.insert("oneOf".into(), json!([rule, adhoc_alternative(&["rule"])]));
+}
+
+/// Exactly one of `rule`, `limit` and `checks` is set; `key` and `cost` are not part of `checks`.
+fn require_rule_limit_or_checks(schema: &mut Schema) {
+    let one_of = [
+        alternative("rule", "string", &["limit", "checks"]),
+        adhoc_alternative(&["rule", "checks"]),
+        alternative("checks", "array", &["rule", "limit", "key", "cost"]),
+    ];
+    schema.insert("oneOf".into(), json!(one_of));
+}
+
+/// A body with an ad-hoc limit, which needs a key.
+fn adhoc_alternative(others: &[&str]) -> Value {
+    let mut adhoc = alternative("limit", "string", others);
+    adhoc["required"] = json!(["limit", "key"]);
+    adhoc["properties"]["key"] = json!({ "type": ["string", "array"], "minItems": 1 });
+    adhoc
+}
+
+/// A body with this field and without others, which may be null.
+fn alternative(field: &str, kind: &str, others: &[&str]) -> Value {
+    let others = others.iter().map(|name| (name.to_string(), json!({ "type": "null" })));
+    let own = [(field.to_string(), json!({ "type": kind }))];
+    let properties: Map<String, Value> = own.into_iter().chain(others).collect();
+    json!({ "required": [field], "properties": properties })
+}
+
+/// A decision.
+#[derive(Serialize, JsonSchema, Debug)]
+pub(crate) struct DecisionBody<'a> {
+    /// Whether the request is allowed.
+    pub allowed: bool,
+    /// Capacity of the most restrictive limit; null if no limit applies.
+    pub limit: Option<u64>,
+    /// Remaining permits of that limit.
+    pub remaining: Option<u64>,
+    /// Milliseconds until a retry can succeed; 0 if allowed, null if never. A peek reports when a
+    /// cost of 1 would be allowed.
+    pub retry_after_ms: Option<u64>,
+    /// Milliseconds until the most restrictive limit is fully recovered.
+    pub reset_after_ms: u64,
+    /// Milliseconds to wait before proceeding (shaping).
+    pub delay_ms: u64,
+    /// Rule of the most restrictive limit.
+    pub rule: Option<&'a str>,
+    /// Where it was decided: `memory`, `redis`, `lease`, `deny-cache`, `fallback` or `policy`.
+    pub source: &'a str,
+    /// The cost exceeds the limit: it can never be allowed.
+    #[serde(skip_serializing_if = "is_false")]
+    pub never: bool,
+    /// Decided before under the same id.
+    #[serde(skip_serializing_if = "is_false")]
+    pub repeated: bool,
+    /// Seconds that the id is kept, if that is less than an hour because memory is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_retention_s: Option<u64>,
+    /// `reserve`: id of the reservation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
+    /// `reserve`, `renew`: lifetime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<u64>,
+    /// `commit`, `cancel`, `renew`: the reservation had already expired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expired: Option<bool>,
+    /// `refund`: permits returned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refunded: Option<u64>,
+    /// Verdict of each enforced limit, in order.
+    pub rules: Vec<VerdictBody<'a>>,
+}
+
+/// Verdict of one limit.
+#[derive(Serialize, JsonSchema, Debug)]
+pub(crate) struct VerdictBody<'a> {
+    /// Rule of the limit.
+    pub rule: &'a str,
+    /// Name of the limit in headers.
+    pub policy: Cow<'a, str>,
+    /// Whether this limit allows the request.
+    pub allowed: bool,
+    /// Capacity of the limit.
+    pub limit: u64,
+    /// Remaining permits.
+    pub remaining: u64,
+    /// Milliseconds until a retry can succeed; 0 if allowed, null if never.
+    pub retry_after_ms: Option<u64>,
+    /// Milliseconds until the limit is fully recovered.
+    pub reset_after_ms: u64,
+    /// Milliseconds to wait before proceeding (shaping).
+    pub delay_ms: u64,
+}
+
+impl<'a> DecisionBody<'a> {
+    pub(crate) fn new(checked: &'a CheckDecision) -> Self {
+        let decision = &checked.decision;
+        let strictest = checked.most_restrictive();
+        let wait = match strictest {
+            Some(_) => decision.retry_after(),
+            None => Wait::NONE,
+        };
+        Self {
+            allowed: decision.allowed(),
+            limit: strictest.map(|(_, verdict)| verdict.limit),
+            remaining: strictest.map(|(_, verdict)| verdict.remaining),
+            retry_after_ms: wait.span().map(millis),
+            reset_after_ms: strictest.map_or(0, |(_, verdict)| millis(verdict.reset_after)),
+            delay_ms: millis(decision.delay()),
+            rule: strictest.map(|(limit, _)| limit.rule()),
+            source: decision.source.name(),
+            never: wait == Wait::Never,
+            repeated: decision.repeated(),
+            id_retention_s: checked.id_retention.map(|span| span.get() / 1_000_000),
+            reservation: decision.hold().map(|id| id.to_string()),
+            // A repeated reservation has less time left; only the first reply reports it.
+            expires_in_ms: checked
+                .ttl
+                .filter(|_| !decision.repeated())
+                .map(|ttl| ttl.get() / 1_000),
+            expired: None,
+            refunded: None,
+            rules: checked
+                .named_verdicts()
+                .map(|(name, limit, verdict)| verdict_body(name, limit, verdict))
+                .collect(),
+        }
+    }
+}
+
+/// A decision, as `POST /v1/check` returns it.
+pub fn decision_json(decision: &CheckDecision) -> Value {
+    serde_json::to_value(DecisionBody::new(decision)).unwrap_or_default()
+}
+
+fn verdict_body<'a>(
+    policy: Cow<'a, str>,
+    limit: &'a RuleLimit,
+    verdict: &Verdict,
+) -> VerdictBody<'a> {
+    VerdictBody {
+        rule: limit.rule(),
+        policy,
+        allowed: verdict.allowed,
+        limit: verdict.limit,
+        remaining: verdict.remaining,
+        retry_after_ms: verdict.retry_after.span().map(millis),
+        reset_after_ms: millis(verdict.reset_after),
+        delay_ms: millis(verdict.delay),
+    }
+}
+
+/// Milliseconds, rounded up: a client that waits this long is not too early.
+pub(crate) fn millis(span: Micros) -> u64 {
+    span.get().div_ceil(1_000)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

@@ -1,0 +1,100 @@
+//! State of all HTTP handlers, and the access check that they share.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::problem::HttpProblem;
+use crate::check::CheckService;
+use crate::observe::metrics::ListenerKind;
+use crate::observe::traffic::CurrentStatus;
+use crate::observe::traffic::snapshot::{ConnectionCounts, PolicyState};
+use crate::policy::{Actor, PolicyManager, PolicyStatus};
+use crate::readiness::ReadyWhen;
+use crate::shutdown::Shutdown;
+use crate::transport::allowed_hosts::AllowedHosts;
+use crate::transport::auth::{AccessLevel, AuthTokens, token_from_headers};
+use crate::transport::envoy::service::EnvoyService;
+use crate::transport::listener::http_connection::PeerAddr;
+
+/// State of all HTTP handlers. Cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    /// Decides and inspects.
+    pub service: Arc<CheckService>,
+    /// Lists, sets and deletes rules.
+    pub policies: Arc<PolicyManager>,
+    /// Tokens that grant access.
+    pub tokens: Arc<AuthTokens>,
+    /// Host names of the HTTP listener.
+    pub hosts: Arc<AllowedHosts>,
+    /// Decides requests of `POST /json`.
+    pub envoy: Arc<EnvoyService>,
+    /// Reports that the server drains.
+    pub drain: Shutdown,
+    /// When the server is ready.
+    pub ready_when: ReadyWhen,
+}
+
+impl AppState {
+    /// Refuses a request whose token grants less than `needed`.
+    pub(crate) fn admit(
+        &self,
+        needed: AccessLevel,
+        headers: &HeaderMap,
+    ) -> Result<(), HttpProblem> {
+        let granted = token_from_headers(headers).and_then(|token| self.tokens.access_with(token));
+        if granted.max(Some(self.tokens.access())) >= Some(needed) {
+            return Ok(());
+        }
+        if needed == AccessLevel::Admin && !self.tokens.has_admin() {
+            let detail = "admin token required, and the server has none; set TIDEGATE_ADMIN_TOKEN";
+            return Err(HttpProblem::new(StatusCode::FORBIDDEN, detail));
+        }
+        if granted.is_some() {
+            return Err(HttpProblem::new(StatusCode::FORBIDDEN, "admin token required"));
+        }
+        let detail = "missing or invalid token; send Authorization: Bearer or X-Tidegate-Token";
+        Err(HttpProblem::new(StatusCode::UNAUTHORIZED, detail))
+    }
+
+    /// Number of rules, and the last reload.
+    pub(crate) fn policy_state(&self) -> PolicyState {
+        let PolicyStatus { loaded_at, error, runtime } = self.policies.status();
+        let rules = self.service.active().policy.rules().len();
+        PolicyState { rules, loaded_at: loaded_at.get() / 1_000_000, error, runtime }
+    }
+
+    /// Refuses a change without admin access; returns who makes it.
+    pub(crate) fn admit_change(&self, parts: &Parts) -> Result<Actor, HttpProblem> {
+        self.admit(AccessLevel::Admin, &parts.headers)?;
+        Ok(Actor { token: Some(AccessLevel::Admin.name()), address: self.client_ip(parts) })
+    }
+
+    /// The client address of a request, considering trusted proxies.
+    pub(crate) fn client_ip(&self, parts: &Parts) -> Option<IpAddr> {
+        let peer = parts.extensions.get::<PeerAddr>()?.0;
+        Some(self.service.active().trusted.client_ip(peer, &parts.headers))
+    }
+
+    /// The part of a traffic snapshot that is not history.
+    pub(crate) async fn current_status(&self) -> CurrentStatus {
+        let service = &self.service;
+        let (now, elapsed) = (service.clock().now(), service.clock().elapsed());
+        let open = |listener| service.metrics().connections(listener);
+        CurrentStatus {
+            now,
+            elapsed,
+            health: service.health(),
+            hottest: service.hottest(CurrentStatus::MAX_HOTTEST, now).await,
+            policy: self.policy_state(),
+            connections: ConnectionCounts {
+                http: open(ListenerKind::Http),
+                resp: open(ListenerKind::Resp),
+                grpc: open(ListenerKind::Grpc),
+            },
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Options of the listeners.
+
+use super::timeouts::Timeouts;
+use crate::check::WaitLimits;
+
+/// TLS, connection limit, waiting requests and timeouts of all listeners.
+#[derive(Clone, Debug)]
+pub struct ListenerOptions {
+    /// Certificate files; those of the policy if not given.
+    pub tls: Option<tidegate_config::TlsFiles>,
+    /// Most open connections, over all listeners.
+    pub max_connections: usize,
+    /// Most requests that wait for permits.
+    pub waits: WaitLimits,
+    /// Timeouts of connections.
+    pub deadlines: Timeouts,
+}
+
+impl ListenerOptions {
+    /// Default of `max_connections`.
+    pub const MAX_CONNECTIONS: usize = 10_000;
+}
+
+impl Default for ListenerOptions {
+    fn default() -> Self {
+        let (deadlines, waits) = (Timeouts::default(), WaitLimits::default());
+        Self { tls: None, max_connections: Self::MAX_CONNECTIONS, waits, deadlines }
+    }
+}

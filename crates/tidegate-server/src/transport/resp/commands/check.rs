@@ -1,0 +1,156 @@
+//! TG.CHECK, TG.LIMIT, TG.PEEK, TG.MCHECK, TG.RECORD, TG.REFUND and TG.RESET.
+
+use smallvec::SmallVec;
+use tidegate::policy::RuleTarget;
+use tidegate::{Key, Rule, RuleCheck};
+
+use super::args::CommandArgs;
+use super::encode::write_decision;
+use super::errors::{ErrorText, SYNTAX, error_text};
+use crate::check::{CheckService, Operation};
+use crate::transport::resp::reply::ReplyEncoder;
+use crate::transport::resp::session::RespSession;
+
+/// `TG.CHECK rule key [COST n] [ID id]`
+pub(crate) async fn check(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let rule = args.text()?;
+    check_one(RuleTarget::Named(rule), rule, args, service, reply).await
+}
+
+/// `TG.LIMIT "5/min" key [COST n] [ID id]`
+pub(crate) async fn limit(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let limit = args.text()?;
+    let target = service.adhoc_limit(limit).map_err(error_text)?;
+    check_one(target, Rule::ADHOC, args, service, reply).await
+}
+
+async fn check_one(
+    target: RuleTarget<'_>,
+    name: &str,
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let key = Key::from(args.word()?);
+    let (mut cost, mut id) = (None, None);
+    while args.len() > 0 {
+        if cost.is_none() && args.take("COST") {
+            cost = Some(args.integer()?);
+        } else if id.is_none() && args.take("ID") {
+            id = Some(args.text()?);
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let cost = cost.unwrap_or(1);
+    let operation = if cost == 0 { Operation::Peek } else { Operation::Check };
+    let decision =
+        service.run(operation, &[RuleCheck { target, key, cost }], id).await.map_err(error_text)?;
+    reply.array(8);
+    write_decision(&decision, name, reply);
+    Ok(())
+}
+
+/// `TG.PEEK rule key`
+pub(crate) async fn peek(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let (rule, key) = (args.text()?, Key::from(args.word()?));
+    args.end()?;
+    let check = RuleCheck::new(rule, key).cost(0);
+    let decision = service.run(Operation::Peek, &[check], None).await.map_err(error_text)?;
+    reply.array(8);
+    write_decision(&decision, rule, reply);
+    Ok(())
+}
+
+/// `TG.MCHECK n rule key cost ..`: charges all or none.
+pub(crate) async fn check_many(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let count = usize::try_from(args.integer()?).map_err(|_| SYNTAX)?;
+    if count == 0 || count > CheckService::MAX_CHECKS {
+        return Err("ERR the number of checks must be from 1 to 16");
+    }
+    let mut checks: SmallVec<[RuleCheck<'_>; 4]> = SmallVec::new();
+    let mut first = "";
+    for nth in 0..count {
+        let (rule, key) = (args.text()?, Key::from(args.word()?));
+        checks.push(RuleCheck::new(rule, key).cost(args.integer()?));
+        first = if nth == 0 { rule } else { first };
+    }
+    args.end()?;
+    let peeks = checks.iter().all(|check| check.cost == 0);
+    let operation = if peeks { Operation::Peek } else { Operation::Check };
+    let decision = service.run(operation, &checks, None).await.map_err(error_text)?;
+    reply.array(9);
+    write_decision(&decision, first, reply);
+    reply.array(decision.verdicts().count());
+    for each in decision.each() {
+        reply.array(8);
+        write_decision(&each, first, reply);
+    }
+    Ok(())
+}
+
+/// `TG.RECORD rule key cost`
+pub(crate) async fn record(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    run_undenied(Operation::Record, args, service, reply).await
+}
+
+/// `TG.REFUND rule key cost`
+pub(crate) async fn refund(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    run_undenied(Operation::Refund, args, service, reply).await
+}
+
+/// `TG.RESET rule key`
+pub(crate) async fn reset(
+    args: &mut CommandArgs<'_>,
+    session: &RespSession,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let (rule, key) = (args.text()?, Key::from(args.word()?));
+    args.end()?;
+    let reset = [RuleCheck::new(rule, key).cost(0)];
+    service.run(Operation::Reset, &reset, None).await.map_err(error_text)?;
+    session.actor().log_reset(&reset[0]);
+    reply.integer(1);
+    Ok(())
+}
+
+/// Record or refund, which are never denied.
+async fn run_undenied(
+    operation: Operation,
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let (rule, key) = (args.text()?, Key::from(args.word()?));
+    let cost = args.integer()?;
+    args.end()?;
+    let check = RuleCheck::new(rule, key).cost(cost);
+    service.run(operation, &[check], None).await.map_err(error_text)?;
+    reply.integer(1);
+    Ok(())
+}

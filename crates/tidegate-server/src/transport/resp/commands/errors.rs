@@ -1,0 +1,126 @@
+//! Error texts of commands.
+
+use tidegate::{EngineError, MemoryFull, MemoryKind, Refusal};
+
+use crate::check::CheckError;
+
+/// The text of an error. Static: it never contains bytes of the caller.
+pub(crate) type ErrorText = &'static str;
+
+pub(crate) const UNKNOWN: ErrorText =
+    "ERR unknown command; COMMAND LIST shows the commands of tidegate";
+pub(crate) const ARITY: ErrorText = "ERR wrong number of arguments; see COMMAND INFO";
+pub(crate) const SYNTAX: ErrorText = "ERR syntax error; see the documentation of this command";
+pub(crate) const NOT_AN_INTEGER: ErrorText = "ERR value is not a whole number from 0 to 2^53";
+pub(crate) const NO_AUTH: ErrorText = "NOAUTH authentication required; send AUTH with the token";
+pub(crate) const NO_ADMIN: ErrorText = "NOAUTH admin token required; send it with AUTH";
+pub(crate) const ADMIN_OFF: ErrorText =
+    "NOAUTH admin token required, and the server has none; set TIDEGATE_ADMIN_TOKEN";
+
+pub(crate) const UNQUEUEABLE: ErrorText =
+    "ERR not allowed inside a transaction; send it before MULTI";
+pub(crate) const TRANSACTION_FULL: ErrorText =
+    "ERR transaction too long; at most 1024 commands and 128 KiB";
+
+/// The reply to a failed check.
+pub(crate) fn error_text(error: CheckError) -> ErrorText {
+    match error {
+        CheckError::Store(error @ EngineError::Unavailable(_)) => match error.memory_full() {
+            Some(full) => memory_full_text(full),
+            None => "NOANSWER store unavailable; nothing was charged, retry later",
+        },
+        CheckError::Store(_) => {
+            "NOANSWER no reply from the store; the request may have been charged: retry with an ID"
+        }
+        CheckError::Limit(_) => "ERR invalid limit; expected one like 100/s or sliding-log 5/1m",
+        CheckError::Throttle => "ERR invalid limit; count and period must be above 0 and in range",
+        CheckError::MissingKey => "ERR missing key: this rule counts per key",
+        CheckError::AdhocDisabled => {
+            "ERR ad-hoc limits are disabled (adhoc: false); use TG.CHECK with a rule"
+        }
+        CheckError::Refused(refusal) => refusal_text(&refusal),
+    }
+}
+
+/// Whether the error is that the server could not decide.
+pub(crate) fn has_no_decision(error: ErrorText) -> bool {
+    ["NOANSWER ", "BUSY "].iter().any(|prefix| error.starts_with(prefix))
+}
+
+/// The reply to a request that found no room in memory.
+fn memory_full_text(MemoryFull(kind): MemoryFull) -> ErrorText {
+    match kind {
+        MemoryKind::State => "NOANSWER memory is full (state); nothing was charged, retry later",
+        MemoryKind::Overflow => {
+            "NOANSWER memory is full (overflow); nothing was charged, retry later"
+        }
+        MemoryKind::Adhoc => "NOANSWER memory is full (adhoc); nothing was charged, retry later",
+        MemoryKind::Ids => {
+            "BUSY ids: memory is full; nothing was charged, retry later or without an ID"
+        }
+        MemoryKind::Reservations => {
+            "NOANSWER memory is full (reservations); nothing was reserved, retry later"
+        }
+    }
+}
+
+/// The reply to an invalid request.
+pub(crate) fn refusal_text(refusal: &Refusal) -> ErrorText {
+    match refusal {
+        Refusal::UnknownRule(_) => "NORULE no such rule",
+        Refusal::ChargeCount(_) => "ERR too many limits in one call; split it",
+        Refusal::KeyTooLong => "ERR the key is too long; at most 1024 bytes, or send a hash",
+        Refusal::Cost(_) => "ERR the cost is too large; use at most 4294967296",
+        Refusal::IdLength(_) => "ERR an ID has 1 to 64 bytes",
+        Refusal::IdReused => "ERR the ID was used for another request; use a new one",
+        Refusal::UnknownHold => "ERR no such reservation, or its record was forgotten",
+        Refusal::AlreadySettled => "ERR the reservation was settled differently",
+        Refusal::EmptyHold => "ERR cannot reserve a cost of 0",
+        Refusal::HoldLength => "ERR TTL out of range; 1 ms to 1 h, or the lease of the limit",
+        Refusal::ConcurrencyNeedsHold => {
+            "ERR not supported by concurrency limits; use TG.RESERVE and TG.CANCEL"
+        }
+        Refusal::UnknownZone(_) => "ERR unknown time zone; use an IANA name like Europe/Berlin",
+        _ => "ERR invalid request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn noanswer_says_whether_the_request_may_have_been_charged() {
+        let cause = || Arc::new(std::fmt::Error);
+        for (error, expected) in [
+            (EngineError::Unavailable(cause()), "nothing was charged"),
+            (EngineError::Ambiguous(cause()), "may have been charged"),
+        ] {
+            let text = error_text(CheckError::Store(error));
+            assert!(text.starts_with("NOANSWER ") && text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn both_prefixes_say_that_there_is_no_decision() {
+        let ids = error_text(EngineError::unavailable(MemoryFull(MemoryKind::Ids)).into());
+        let store = error_text(EngineError::Unavailable(Arc::new(std::fmt::Error)).into());
+        let other = error_text(CheckError::MissingKey);
+        assert_eq!([ids, store, other].map(has_no_decision), [true, true, false]);
+    }
+
+    #[test]
+    fn full_memory_is_not_reported_as_an_unavailable_store() {
+        for kind in MemoryKind::ALL {
+            let error = EngineError::unavailable(MemoryFull(kind));
+            let text = error_text(CheckError::Store(error));
+            let expected = match kind {
+                MemoryKind::Ids => "BUSY ids: memory is full; nothing was".to_owned(),
+                _ => format!("NOANSWER memory is full ({}); nothing was", kind.name()),
+            };
+            assert!(text.starts_with(&expected), "{text}");
+        }
+    }
+}

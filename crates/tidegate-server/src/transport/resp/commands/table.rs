@@ -1,0 +1,149 @@
+//! Command table: name, arity, access and key positions.
+
+use crate::transport::auth::AccessLevel;
+
+/// Identifies a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CommandId {
+    Throttle,
+    Check,
+    Peek,
+    Limit,
+    CheckMany,
+    Reserve,
+    Commit,
+    Cancel,
+    Renew,
+    Record,
+    Refund,
+    Reset,
+    TideInfo,
+    Del,
+    Ping,
+    Echo,
+    Info,
+    Select,
+    Client,
+    Command,
+    Config,
+    Hello,
+    Auth,
+    Quit,
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Unwatch,
+    ResetConnection,
+}
+
+impl CommandId {
+    /// Whether the command reads or changes the state of limits.
+    pub(crate) fn uses_limits(self) -> bool {
+        match self {
+            Self::Throttle | Self::Check | Self::Peek | Self::Limit | Self::CheckMany => true,
+            Self::Reserve | Self::Commit | Self::Cancel | Self::Renew => true,
+            Self::Record | Self::Refund | Self::Reset | Self::Del => true,
+            Self::TideInfo | Self::Ping | Self::Echo | Self::Info | Self::Select => false,
+            Self::Client | Self::Command | Self::Config => false,
+            Self::Hello | Self::Auth | Self::Quit | Self::ResetConnection => false,
+            Self::Multi | Self::Exec | Self::Discard | Self::Watch | Self::Unwatch => false,
+        }
+    }
+
+    /// What becomes of the command between `MULTI` and `EXEC`.
+    pub(crate) fn in_transaction(self) -> InTransaction {
+        match self {
+            Self::Multi | Self::Exec | Self::Discard | Self::Watch => InTransaction::Run,
+            Self::Quit | Self::ResetConnection => InTransaction::Run,
+            // Half of the replies of one array would be in the other protocol version.
+            Self::Hello | Self::Auth => InTransaction::Refuse,
+            _ => InTransaction::Queue,
+        }
+    }
+}
+
+/// What becomes of a command between `MULTI` and `EXEC`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InTransaction {
+    Queue,
+    Run,
+    Refuse,
+}
+
+/// Properties of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommandSpec {
+    pub(crate) id: CommandId,
+    pub(crate) name: &'static str,
+    /// Number of words including the name, as in Redis: negative if it is a minimum.
+    pub(crate) arity: i64,
+    pub(crate) access: AccessLevel,
+    pub(crate) keys: Option<KeyPositions>,
+}
+
+/// Positions of the keys among the words, where the name is word 0. Clients that spread keys over
+/// several servers read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPositions {
+    pub(crate) first: i64,
+    /// Negative counts from the end: -1 is the last word.
+    pub(crate) last: i64,
+    pub(crate) step: i64,
+}
+
+/// All commands, the most frequent first.
+pub(crate) const COMMANDS: [CommandSpec; 30] = [
+    entry(CommandId::Throttle, "cl.throttle", -5, AccessLevel::Check).keys(1, 1, 1),
+    entry(CommandId::Check, "tg.check", -3, AccessLevel::Check).keys(2, 2, 1),
+    entry(CommandId::Peek, "tg.peek", 3, AccessLevel::Check).keys(2, 2, 1),
+    entry(CommandId::Limit, "tg.limit", -3, AccessLevel::Check).keys(2, 2, 1),
+    entry(CommandId::CheckMany, "tg.mcheck", -5, AccessLevel::Check).keys(3, -2, 3),
+    entry(CommandId::Reserve, "tg.reserve", -4, AccessLevel::Check).keys(2, 2, 1),
+    entry(CommandId::Commit, "tg.commit", -2, AccessLevel::Check),
+    entry(CommandId::Cancel, "tg.cancel", 2, AccessLevel::Check),
+    entry(CommandId::Renew, "tg.renew", 3, AccessLevel::Check),
+    entry(CommandId::Record, "tg.record", 4, AccessLevel::Check).keys(2, 2, 1),
+    entry(CommandId::Refund, "tg.refund", 4, AccessLevel::Check).keys(2, 2, 1),
+    entry(CommandId::Reset, "tg.reset", 3, AccessLevel::Admin).keys(2, 2, 1),
+    entry(CommandId::TideInfo, "tg.info", 1, AccessLevel::Check),
+    entry(CommandId::Del, "del", -2, AccessLevel::Check).keys(1, -1, 1),
+    entry(CommandId::Ping, "ping", -1, AccessLevel::Check),
+    entry(CommandId::Echo, "echo", 2, AccessLevel::Check),
+    entry(CommandId::Info, "info", -1, AccessLevel::Check),
+    entry(CommandId::Select, "select", 2, AccessLevel::Check),
+    entry(CommandId::Client, "client", -2, AccessLevel::Check),
+    entry(CommandId::Command, "command", -1, AccessLevel::Check),
+    entry(CommandId::Config, "config", -3, AccessLevel::Check),
+    entry(CommandId::Hello, "hello", -1, AccessLevel::Nothing),
+    entry(CommandId::Auth, "auth", -2, AccessLevel::Nothing),
+    entry(CommandId::Quit, "quit", -1, AccessLevel::Nothing),
+    entry(CommandId::Multi, "multi", 1, AccessLevel::Check),
+    entry(CommandId::Exec, "exec", 1, AccessLevel::Check),
+    entry(CommandId::Discard, "discard", 1, AccessLevel::Check),
+    entry(CommandId::Watch, "watch", -2, AccessLevel::Check).keys(1, -1, 1),
+    entry(CommandId::Unwatch, "unwatch", 1, AccessLevel::Check),
+    entry(CommandId::ResetConnection, "reset", 1, AccessLevel::Nothing),
+];
+
+const fn entry(id: CommandId, name: &'static str, arity: i64, access: AccessLevel) -> CommandSpec {
+    CommandSpec { id, name, arity, access, keys: None }
+}
+
+impl CommandSpec {
+    const fn keys(mut self, first: i64, last: i64, step: i64) -> Self {
+        self.keys = Some(KeyPositions { first, last, step });
+        self
+    }
+
+    /// The command of this name, in any case.
+    pub(crate) fn find(name: &[u8]) -> Option<&'static Self> {
+        COMMANDS.iter().find(|entry| entry.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether `words`, including the name, match the arity.
+    pub(crate) fn takes(&self, words: usize) -> bool {
+        let min = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
+        if self.arity < 0 { words >= min } else { words == min }
+    }
+}

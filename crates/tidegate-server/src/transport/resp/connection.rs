@@ -1,0 +1,339 @@
+//! Connection loop: reads, runs all complete commands in order, writes the replies once.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use std::{io, mem};
+
+use bytes::{Buf, BytesMut};
+use tidegate::{Clock, Micros};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::coop::unconstrained;
+
+use super::commands;
+use super::frame::{Caps, Command, Parser};
+use super::reply::ReplyEncoder;
+use super::session::{AfterCommand, RespSession};
+use crate::check::CheckService;
+use crate::observe::metrics::{ListenerKind, RejectReason};
+use crate::shutdown::{Shutdown, poll_grace};
+use crate::transport::auth::{AccessLevel, AuthTokens};
+use crate::transport::listener::Timeouts;
+use crate::transport::listener::accept::log_unexpected_tls;
+use crate::transport::listener::panics::{Panicked, catch_panics};
+use crate::transport::listener::partial_requests::{
+    self, PartialRequestBudget, RequestBudgetExhausted,
+};
+use crate::transport::listener::stream::{ClientStream, begins_tls};
+
+/// Bytes per read.
+const CHUNK: usize = 16 << 10;
+/// Bytes per read before authentication.
+const FIRST_CHUNK: usize = 1 << 10;
+/// Bytes of replies that are buffered before they are written, even if more commands have arrived.
+const MAX_REPLY: usize = 256 << 10;
+/// Commands of a transaction that run before other connections have their turn.
+const TURN: u64 = 64;
+/// Most bytes read after the drain has begun.
+const MAX_LAST: usize = 1 << 20;
+/// Time for reading them.
+const LAST_DEADLINE: Micros = Micros::from_secs(1);
+/// Time for a client to close its side after the server has closed its own.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Reply to a command that panicked.
+const INTERNAL_ERROR: &str =
+    "NOANSWER internal error; the request may have been charged: retry with an ID";
+
+/// Serves one connection until the client closes it or times out, or until the server drains and
+/// has replied to the commands that have arrived.
+pub async fn serve(
+    stream: impl Into<ClientStream>,
+    service: Arc<CheckService>,
+    tokens: Arc<AuthTokens>,
+    deadlines: Timeouts,
+    mut drain: Shutdown,
+) -> io::Result<()> {
+    let mut stream = stream.into();
+    stream.set_nodelay();
+    let _open = service.metrics().connect(ListenerKind::Resp);
+    let mut connection = ConnectionLoop::new(service, tokens, deadlines);
+    connection.session.address = stream.peer();
+    match connection.run(&mut stream, &mut drain).await? {
+        AfterCommand::Continue | AfterCommand::Close => close(&mut stream).await,
+        AfterCommand::CutOff | AfterCommand::Execute => Ok(()),
+    }
+}
+
+/// Closes the write side and discards input until the client closes too. Closing with unread bytes
+/// would reset the connection, and replies in flight would be lost.
+async fn close(stream: &mut ClientStream) -> io::Result<()> {
+    let mut unread = BytesMut::with_capacity(FIRST_CHUNK);
+    let drained = async {
+        stream.shutdown().await?;
+        while stream.read_buf(&mut unread).await? > 0 {
+            unread.clear();
+        }
+        Ok(())
+    };
+    tokio::time::timeout(LINGER, drained).await.unwrap_or(Ok(()))
+}
+
+/// Reads bytes that have arrived already; `None` if there are none.
+async fn read_now(stream: &mut ClientStream, buffer: &mut BytesMut) -> Option<io::Result<usize>> {
+    let mut read = pin!(unconstrained(stream.read_buf(buffer)));
+    poll_fn(|context| match Pin::as_mut(&mut read).poll(context) {
+        Poll::Ready(read) => Poll::Ready(Some(read)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+struct ConnectionLoop {
+    session: RespSession,
+    parser: Parser,
+    encoder: ReplyEncoder,
+    service: Arc<CheckService>,
+    clock: Arc<dyn Clock>,
+    deadlines: Timeouts,
+    /// Time by which the client must have authenticated, completed its command, or sent another.
+    deadline: Option<Micros>,
+    /// The client has sent a whole command. From then on, the idle timeout applies.
+    has_sent: bool,
+    /// The last whole command left the client with access.
+    is_authenticated: bool,
+    /// A command has begun and is not complete.
+    is_partial: bool,
+}
+
+impl ConnectionLoop {
+    fn new(service: Arc<CheckService>, tokens: Arc<AuthTokens>, deadlines: Timeouts) -> Self {
+        let clock = service.clock().clone();
+        Self {
+            deadline: Some(clock.elapsed().saturating_add(deadlines.request.into())),
+            has_sent: false,
+            is_authenticated: false,
+            is_partial: false,
+            deadlines,
+            session: RespSession::new(tokens),
+            parser: Parser::new(Caps::UNAUTHENTICATED),
+            encoder: ReplyEncoder::default(),
+            service,
+            clock,
+        }
+    }
+
+    /// Reads and replies until the connection ends.
+    async fn run(
+        &mut self,
+        stream: &mut ClientStream,
+        drain: &mut Shutdown,
+    ) -> io::Result<AfterCommand> {
+        let mut buffer = BytesMut::new();
+        let mut is_first = true;
+        let mut budget = PartialRequestBudget::new(ListenerKind::Resp);
+        while !drain.has_begun() {
+            buffer.reserve(self.chunk());
+            let read = tokio::select! {
+                biased;
+                read = stream.read_buf(&mut buffer) => read?,
+                () = drain.begun() => break,
+                () = self.timed_out() => {
+                    // Often a connection that a pool opened early; the client reconnects.
+                    if !self.has_sent {
+                        self.service.metrics().count_refused(ListenerKind::Resp, RejectReason::Silent);
+                    }
+                    return Ok(AfterCommand::CutOff);
+                }
+            };
+            if read == 0 {
+                return Ok(AfterCommand::Close);
+            }
+            // No command begins like this; the parser would wait for its end.
+            if is_first && begins_tls(&buffer) {
+                log_unexpected_tls(ListenerKind::Resp);
+                return Ok(AfterCommand::CutOff);
+            }
+            is_first = false;
+            let next = self.run_commands(&mut buffer, stream).await?;
+            if next != AfterCommand::Continue {
+                return Ok(next);
+            }
+            if budget.set_len(buffer.len() + self.session.queued_bytes()).is_err() {
+                self.encoder.error(RequestBudgetExhausted::REPLY);
+                self.flush(stream).await?;
+                return Ok(AfterCommand::Close);
+            }
+        }
+        poll_grace().await;
+        self.run_remaining(&mut buffer, stream).await
+    }
+
+    /// Bytes per read.
+    fn chunk(&self) -> usize {
+        if self.session.access() == AccessLevel::Nothing { FIRST_CHUNK } else { CHUNK }
+    }
+
+    /// Completes at the deadline.
+    async fn timed_out(&self) {
+        match self.deadline {
+            Some(deadline) => self.clock.sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// After the drain has begun: runs the commands that have arrived.
+    async fn run_remaining(
+        &mut self,
+        buffer: &mut BytesMut,
+        stream: &mut ClientStream,
+    ) -> io::Result<AfterCommand> {
+        let deadline = self.clock.elapsed().saturating_add(LAST_DEADLINE);
+        let mut left = MAX_LAST;
+        while left > 0 && self.clock.elapsed() < deadline {
+            buffer.reserve(self.chunk());
+            match read_now(stream, buffer).await {
+                None | Some(Ok(0)) => break,
+                Some(Ok(read)) => left = left.saturating_sub(read),
+                Some(Err(error)) => return Err(error),
+            }
+            let next = self.run_commands(buffer, stream).await?;
+            if next != AfterCommand::Continue {
+                return Ok(next);
+            }
+        }
+        Ok(AfterCommand::Close)
+    }
+
+    /// Runs every complete command in the buffer, and writes the replies.
+    async fn run_commands(
+        &mut self,
+        buffer: &mut BytesMut,
+        stream: &mut ClientStream,
+    ) -> io::Result<AfterCommand> {
+        let total = buffer.len();
+        let mut rest = &mut buffer[..];
+        let mut next = AfterCommand::Continue;
+        let began = self.clock.elapsed();
+        let mut count = 0;
+        while next == AfterCommand::Continue {
+            self.parser.set_caps(match self.session.access() {
+                AccessLevel::Nothing => Caps::UNAUTHENTICATED,
+                AccessLevel::Check | AccessLevel::Admin => Caps::AUTHENTICATED,
+            });
+            let command = match self.parser.parse(&mut rest) {
+                Ok(Some(command)) => command,
+                Ok(None) => break,
+                Err(error) => {
+                    next = match error.reply() {
+                        Some(text) => {
+                            self.encoder.error(text);
+                            AfterCommand::Close
+                        }
+                        None => AfterCommand::CutOff,
+                    };
+                    break;
+                }
+            };
+            next = self.run_command(&command, stream).await?;
+            count += 1;
+            if next == AfterCommand::Execute {
+                // Boxed: most connections never need the room.
+                next = Box::pin(self.execute(stream, &mut count)).await?;
+            }
+        }
+        let left = rest.len();
+        buffer.advance(total - left);
+        self.has_sent |= count > 0;
+        self.set_deadline(total, left, began);
+        let took = self.clock.elapsed().saturating_sub(began);
+        self.service.metrics().observe_each(ListenerKind::Resp, took.into(), count);
+        // Other connections run first, and then all replies are written at once: fewer wakeups of
+        // clients with more to read each.
+        tokio::task::yield_now().await;
+        self.flush(stream).await?;
+        Ok(next)
+    }
+
+    /// Runs one command, and writes the replies if they are many.
+    async fn run_command(
+        &mut self,
+        command: &Command<'_>,
+        stream: &mut ClientStream,
+    ) -> io::Result<AfterCommand> {
+        let before = self.encoder.len();
+        let run = commands::run(command, &mut self.session, &self.service, &mut self.encoder);
+        let next = match catch_panics(run).await {
+            Ok(next) => next,
+            Err(Panicked) => {
+                self.service.metrics().count_panic(ListenerKind::Resp);
+                self.encoder.truncate(before);
+                self.encoder.error(INTERNAL_ERROR);
+                AfterCommand::Close
+            }
+        };
+        if self.encoder.len() >= MAX_REPLY {
+            self.flush(stream).await?;
+        }
+        Ok(next)
+    }
+
+    /// Runs the commands of the transaction, and adds their number to `count`.
+    async fn execute(
+        &mut self,
+        stream: &mut ClientStream,
+        count: &mut u64,
+    ) -> io::Result<AfterCommand> {
+        let transaction = self.session.transaction.take().unwrap_or_default();
+        let mut commands = transaction.into_commands();
+        let mut next = AfterCommand::Continue;
+        while next == AfterCommand::Continue
+            && let Some(command) = commands.next()
+        {
+            next = self.run_command(&command, stream).await?;
+            *count += 1;
+            if count.is_multiple_of(TURN) {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(next)
+    }
+
+    /// The deadline of the first command runs from the start of the connection. That of a later
+    /// partial command runs from its first bytes, and the idle timeout from the last command. A
+    /// transaction that takes part of the budget is one partial command, or it could keep it from
+    /// others for ever. After `RESET`, the client has to authenticate again.
+    fn set_deadline(&mut self, total: usize, left: usize, now: Micros) {
+        let after = |allowed: Duration| now.saturating_add(allowed.into());
+        if self.session.access() == AccessLevel::Nothing || !self.has_sent {
+            if mem::take(&mut self.is_authenticated) {
+                self.deadline = Some(after(self.deadlines.request));
+            }
+            return;
+        }
+        self.is_authenticated = true;
+        let is_queueing = self.session.queued_bytes() > partial_requests::FREE;
+        let is_new = !self.is_partial || (left < total && !is_queueing);
+        self.is_partial = left > 0 || is_queueing;
+        if !self.is_partial {
+            self.deadline = self.deadlines.resp_idle.map(after);
+        } else if is_new {
+            self.deadline = Some(after(self.deadlines.request));
+        }
+    }
+
+    async fn flush(&mut self, stream: &mut ClientStream) -> io::Result<()> {
+        if !self.encoder.is_empty() {
+            // A client that does not read its replies times out too.
+            let written = async {
+                stream.write_all(self.encoder.as_bytes()).await?;
+                stream.flush().await
+            };
+            tokio::time::timeout(self.deadlines.response, written).await??;
+            self.encoder.clear(CHUNK);
+        }
+        Ok(())
+    }
+}

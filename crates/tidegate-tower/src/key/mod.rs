@@ -1,0 +1,66 @@
+//! Key extractors: which key a request is counted under. Imports: extract.
+//!
+//! An [`ExtractKey`] finds the key of a request. A closure from the request to an `Option` of text
+//! is one, and so is a tuple of extractors, whose parts stay separate. Extractors write to a
+//! [`KeyBuilder`].
+//!
+//! ```
+//! use tidegate_tower::key::{ClientIp, ExtractKey, Header};
+//! # fn use_it(_: impl ExtractKey) {}
+//! use_it(ClientIp::default());
+//! use_it((Header::from_static("x-tenant"), ClientIp::default()));
+//! use_it(|request: &http::request::Parts| {
+//!     Some(request.uri.host()?.to_ascii_lowercase())
+//! });
+//! ```
+
+pub(crate) mod builder;
+mod client_ip;
+pub(crate) mod extractors;
+
+pub(crate) use crate::key::builder::KeyDefect;
+pub use crate::key::builder::{KeyBuilder, KeyParts};
+pub use crate::key::extractors::{
+    Bearer, Claim, Cookie, Global, Header, InvalidPathParam, PathParam, Query,
+};
+pub(crate) use client_ip::peer;
+pub use client_ip::{ClientIp, Peer};
+
+use http::request::Parts;
+
+/// Finds the key of a request.
+pub trait ExtractKey: Send + Sync + 'static {
+    /// Adds the parts of the key. A part that the request does not have must be added as
+    /// [missing](KeyBuilder::add_missing), so that the missing-key setting applies.
+    fn extract(&self, request: &Parts, key: &mut KeyBuilder);
+}
+
+impl<F, T> ExtractKey for F
+where
+    F: Fn(&Parts) -> Option<T> + Send + Sync + 'static,
+    T: AsRef<str>,
+{
+    fn extract(&self, request: &Parts, key: &mut KeyBuilder) {
+        match self(request) {
+            Some(part) => key.add(part.as_ref()),
+            None => key.add_missing(),
+        }
+    }
+}
+
+macro_rules! tuple {
+    ($($name:ident)+) => {
+        /// Adds the parts of each extractor, in order.
+        impl<$($name: ExtractKey),+> ExtractKey for ($($name,)+) {
+            #[expect(non_snake_case, reason = "a variable for each type")]
+            fn extract(&self, request: &Parts, key: &mut KeyBuilder) {
+                let ($($name,)+) = self;
+                $($name.extract(request, key);)+
+            }
+        }
+    };
+}
+
+tuple!(A B);
+tuple!(A B C);
+tuple!(A B C D);

@@ -1,0 +1,185 @@
+//! Calls: an operation and the charges that it applies to.
+
+use std::sync::Arc;
+
+use tidegate_core::{Cost, Expiry, Limit, Micros};
+
+use super::bounds;
+use super::error::{EngineError, Refusal};
+use super::ids::{HoldId, IdempotencyKey};
+use super::rule_limit::RuleLimit;
+use crate::Key;
+
+/// What a call does with its charges.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Op {
+    /// Charge all if every limit allows it, else none.
+    Check,
+    /// Read without writing. The verdict of a charge with a cost is that of a check of this cost.
+    /// With an id that was charged before, it is the verdict of that check.
+    Peek,
+    /// Charge unconditionally: the consumption has already happened.
+    Record,
+    /// Give back permits, at most the present consumption.
+    Refund,
+    /// Clear consumption and holds.
+    Reset,
+    /// Hold permits, if every limit allows it.
+    Hold(HoldSpec),
+    /// End a hold and charge each of its limits `cost`; `None` charges what was held, zero cancels.
+    /// The call has no charges; the engine knows what was held.
+    Settle {
+        /// The hold.
+        id: HoldId,
+        /// The actual cost.
+        cost: Option<Cost>,
+    },
+    /// Extend a hold to `ttl` from now. The call has no charges.
+    Renew {
+        /// The hold.
+        id: HoldId,
+        /// The new duration, from now.
+        ttl: Micros,
+    },
+}
+
+/// A hold to be made: its id, how long it lasts, and what it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HoldSpec {
+    /// The id to settle the hold by.
+    pub id: HoldId,
+    /// How long the hold lasts without renewal.
+    pub ttl: Micros,
+    /// What happens to the costs when the hold expires.
+    pub expiry: Expiry,
+    /// Which limits it holds, and whether its result is stored.
+    pub kind: HoldKind,
+}
+
+/// What a hold is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HoldKind {
+    /// Holds permits of every limit. Its result is stored: settling it again returns the same.
+    Reservation,
+    /// As a reservation, for about every request. So its result is not stored, and it takes no
+    /// idempotency key.
+    Request,
+    /// As [`Request`](Self::Request), but holds slots of `concurrency` limits only, and charges the
+    /// other limits, as [`Op::Check`] does. Settling or renewing it returns no verdicts of the
+    /// others. Without a `concurrency` limit it is a check, and no hold is made.
+    Entry,
+}
+
+impl HoldSpec {
+    /// Whether it is for a process that spends the permits by itself: [`Op::loan`].
+    pub fn is_loan(&self) -> bool {
+        self.kind == HoldKind::Request && self.expiry == Expiry::Charge
+    }
+}
+
+impl Op {
+    /// Holds the costs until `ttl` has passed.
+    pub fn hold(id: HoldId, ttl: Micros, expiry: Expiry) -> Self {
+        Self::Hold(HoldSpec { id, ttl, expiry, kind: HoldKind::Reservation })
+    }
+
+    /// Holds the costs for the length of one request; released when `ttl` has passed.
+    pub fn hold_for_request(id: HoldId, ttl: Micros) -> Self {
+        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind: HoldKind::Request })
+    }
+
+    /// Holds the costs for a process that spends them by itself; charged when `ttl` has passed.
+    pub fn loan(id: HoldId, ttl: Micros) -> Self {
+        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind: HoldKind::Request })
+    }
+
+    /// Takes a slot of each `concurrency` limit until `ttl` has passed, and charges the others.
+    pub fn enter(id: HoldId, ttl: Micros) -> Self {
+        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind: HoldKind::Entry })
+    }
+
+    /// Whether the operation takes concurrency slots and charges all other limits.
+    pub fn is_entry(&self) -> bool {
+        matches!(self, Self::Hold(HoldSpec { kind: HoldKind::Entry, .. }))
+    }
+
+    /// Whether the operation holds permits of `limit` instead of charging them.
+    pub fn holds(&self, limit: &Limit) -> bool {
+        matches!(self, Self::Hold(_)) && (!self.is_entry() || limit.lease().is_some())
+    }
+
+    /// Whether the operation takes permits or slots, unless a limit denies it.
+    pub(crate) fn takes(&self) -> bool {
+        matches!(self, Self::Check | Self::Hold(_))
+    }
+
+    /// Whether the operation makes a hold for about every request, whose result is not stored.
+    pub(crate) fn is_per_request(&self) -> bool {
+        matches!(self, Self::Hold(hold) if hold.kind != HoldKind::Reservation)
+    }
+}
+
+/// One limit, one key, one cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// The limit to charge, with the name of its rule and state.
+    pub limit: &'a Arc<RuleLimit>,
+    /// The key to count under.
+    pub key: Key<'a>,
+    /// The number of permits.
+    pub cost: Cost,
+    /// Label that a `sliding-log` stores with the entry.
+    pub caller: Option<&'a str>,
+}
+
+impl AsRef<RuleLimit> for Charge<'_> {
+    fn as_ref(&self) -> &RuleLimit {
+        self.limit
+    }
+}
+
+/// One request to an engine: decided in one atomic step, charged all or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The operation.
+    pub op: Op,
+    /// Limits, keys and costs. Charges of the same limit and key count as one with the costs added.
+    pub charges: &'a [Charge<'a>],
+    /// Charge at most once under this id, scoped to the rule and key of the first charge.
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
+}
+
+impl Call<'_> {
+    /// Largest number of charges in one call.
+    pub const MAX_CHARGES: usize = bounds::MAX_CHARGES;
+
+    /// Refuses invalid calls. Every engine calls it first.
+    pub fn validate(&self) -> Result<(), EngineError> {
+        let is_about_hold = matches!(self.op, Op::Settle { .. } | Op::Renew { .. });
+        let count = self.charges.len();
+        if is_about_hold != (count == 0) || count > Self::MAX_CHARGES {
+            return Err(Refusal::ChargeCount(count).into());
+        }
+        if self.op.is_per_request() && self.idempotency_key.is_some() {
+            return Err(Refusal::EnterTakesNoId.into());
+        }
+        let charges_nothing = matches!(self.op, Op::Peek | Op::Reset);
+        for charge in self.charges {
+            let caller_len = charge.caller.map_or(0, str::len);
+            if !charge.key.is_valid() || caller_len > Key::MAX_LEN {
+                return Err(Refusal::KeyTooLong.into());
+            }
+            let limit = charge.limit.limit();
+            let is_held = self.op.holds(limit);
+            if is_held && charge.cost.is_zero() {
+                return Err(Refusal::EmptyHold.into());
+            }
+            if limit.lease().is_some() && !is_held && !charges_nothing {
+                return Err(Refusal::ConcurrencyNeedsHold.into());
+            }
+            charge.limit.check_zone()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! The contract between limiters, layers and stores. Imports: calendar, clock, fingerprint, key,
+//! network, sync.
+
+pub(crate) mod bounds;
+mod call;
+mod decision;
+mod error;
+mod health;
+mod ids;
+mod memory_use;
+mod owned_charge;
+mod rule;
+mod rule_limit;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tidegate_core::{RecoveryPoint, Standing};
+
+pub use self::call::{Call, Charge, HoldKind, HoldSpec, Op};
+pub use self::decision::{Decision, DecisionDetails, Source};
+pub use self::error::{EngineError, ForeignState, MemoryFull, Refusal};
+pub use self::health::{Circuit, Health, Shards};
+pub(crate) use self::ids::check_ttl;
+pub use self::ids::{HoldId, IdempotencyKey};
+pub use self::memory_use::{KindUse, MemoryKind, MemoryUse};
+pub(crate) use self::owned_charge::OwnedCharge;
+pub use self::rule::{InvalidRule, Rule};
+pub(crate) use self::rule_limit::new_generations;
+pub use self::rule_limit::{LeaseSize, OnStoreFailure, RuleLimit};
+use crate::{Clock, Key};
+
+/// Decides calls, each in one atomic step.
+///
+/// Implemented by stores and by layers around another engine. It is used as `Arc<dyn Engine>`, so
+/// that a program can choose its store at run time.
+pub trait Engine: Send + Sync + 'static {
+    /// Decides one call: all its charges or none.
+    ///
+    /// An engine that can decide at once returns [`EngineFuture::Ready`]. An engine that has to
+    /// wait returns [`EngineFuture::Pending`], which does nothing before it is polled. Dropped
+    /// after that, the call may or may not have been charged.
+    fn decide<'a>(&'a self, call: Call<'a>) -> EngineFuture<'a, Decision>;
+
+    /// Decides without waiting; [`Refusal::NotImmediate`] if the engine has to wait.
+    ///
+    /// The result of [`decide`](Self::decide) has to be moved out of its future. A synchronous
+    /// engine saves that by writing the decision where the caller wants it.
+    fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
+        self.decide(*call).now()
+    }
+
+    /// Whether [`decide`](Self::decide) never has to wait. A caller of such an engine needs neither
+    /// a runtime nor a future that owns the call.
+    fn is_synchronous(&self) -> bool {
+        false
+    }
+
+    /// The state of one key under one limit. Charges nothing.
+    fn inspect<'a>(
+        &'a self,
+        limit: &'a Arc<RuleLimit>,
+        key: Key<'a>,
+    ) -> EngineFuture<'a, Inspection>;
+
+    /// The shards of the store that a call touches. Shards fail independently of each other.
+    fn shards(&self, _call: &Call<'_>) -> Shards {
+        Shards::ONE
+    }
+
+    /// The status of the engine.
+    fn health(&self) -> Health;
+
+    /// The clock by which callers wait. A layer returns the clock of the engine below.
+    fn clock(&self) -> Arc<dyn Clock>;
+}
+
+impl<E: Engine + ?Sized> Engine for Arc<E> {
+    fn decide<'a>(&'a self, call: Call<'a>) -> EngineFuture<'a, Decision> {
+        (**self).decide(call)
+    }
+
+    #[inline]
+    fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
+        (**self).decide_now(call)
+    }
+
+    fn is_synchronous(&self) -> bool {
+        (**self).is_synchronous()
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        limit: &'a Arc<RuleLimit>,
+        key: Key<'a>,
+    ) -> EngineFuture<'a, Inspection> {
+        (**self).inspect(limit, key)
+    }
+
+    fn shards(&self, call: &Call<'_>) -> Shards {
+        (**self).shards(call)
+    }
+
+    fn health(&self) -> Health {
+        (**self).health()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        (**self).clock()
+    }
+}
+
+/// A result that is ready, or a future.
+pub enum EngineFuture<'a, T> {
+    /// Decided without waiting.
+    Ready(Result<T, EngineError>),
+    /// Has to be awaited.
+    Pending(Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>),
+}
+
+impl<T> EngineFuture<'_, T> {
+    /// The result without waiting; [`Refusal::NotImmediate`] if the engine has to wait.
+    pub fn now(self) -> Result<T, EngineError> {
+        match self {
+            Self::Ready(result) => result,
+            Self::Pending(_) => Err(Refusal::NotImmediate.into()),
+        }
+    }
+}
+
+/// Polled after completion, it returns [`Refusal::AlreadyPolled`].
+impl<T: Unpin> Future for EngineFuture<'_, T> {
+    type Output = Result<T, EngineError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Pending(future) => future.as_mut().poll(cx),
+            Self::Ready(result) => {
+                let taken = Err(Refusal::AlreadyPolled.into());
+                Poll::Ready(std::mem::replace(result, taken))
+            }
+        }
+    }
+}
+
+/// The state of one key under one limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspection {
+    /// Where the state was found.
+    pub source: Source,
+    /// Permits used, held and remaining.
+    pub standing: Standing,
+    /// The most permits that fit at once.
+    pub limit: u64,
+    /// How the key recovers without further requests, soonest first; empty if nothing is used.
+    pub recovery: Vec<RecoveryPoint>,
+    /// Entries of a `sliding-log`: caller, permits; oldest first.
+    pub entries: Vec<(Option<Box<str>>, u64)>,
+    /// The key shares an overflow bucket, because the memory cap is reached.
+    pub shared: bool,
+}

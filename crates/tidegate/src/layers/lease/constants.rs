@@ -1,0 +1,39 @@
+//! Durations and sizes of loans.
+
+use tidegate_core::Micros;
+
+/// After this time the store charges a loan that was not settled. Short: it is what a crash costs
+/// other processes.
+pub(crate) const TTL: Micros = Micros::from_secs(2);
+
+/// A loan is spent for this long, counted from before it was requested. The rest of its time is for
+/// settling it, and for clocks that run at different speeds.
+pub(crate) const SPEND_WINDOW: Micros = Micros::from_millis(1_500);
+
+/// Loans of a key without requests for this long are given back.
+pub(crate) const IDLE_AFTER: Micros = Micros::from_millis(250);
+
+/// How often idle loans are searched for.
+pub(crate) const SWEEP_INTERVAL: Micros = Micros::from_millis(100);
+
+/// An automatic loan is what the key spends in this time.
+pub(crate) const DEMAND_WINDOW: Micros = Micros::from_millis(250);
+
+/// A process holds at most one part in this many of what remains for a key: near the limit, nothing
+/// is borrowed.
+pub(crate) const MAX_SHARE_OF_REMAINING: u64 = 4;
+
+/// Smallest loan: fewer permits are not worth the two calls that a loan costs.
+pub(crate) const MIN_LOAN: u64 = 8;
+
+/// A loan of a configured size needs at least this demand per window.
+pub(crate) const MIN_DEMAND: u64 = 2;
+
+/// Nothing is borrowed for this long after a denial.
+pub(crate) const STRICT_AFTER_DENIAL: Micros = Micros::from_millis(100);
+
+/// Nothing is borrowed for this long from a store that did not reply.
+pub(crate) const STRICT_AFTER_NO_REPLY: Micros = Micros::from_secs(1);
+
+/// Pause before the first retry of a settlement; doubled each time.
+pub(crate) const SETTLE_RETRY_PAUSE: Micros = Micros::from_millis(50);

@@ -1,0 +1,111 @@
+//! A hold that is settled on drop.
+
+use tidegate_core::{Cost, Micros};
+
+use super::Limiter;
+use super::hold_settlement::{HoldContents, HoldSettlement, needs_retry};
+use super::poll_once::poll_once;
+use crate::policy::Plan;
+use crate::{Call, Decision, EngineError, HoldId, Op};
+
+/// A hold that is settled on drop, unless it is kept.
+pub(super) struct HoldGuard {
+    limiter: Limiter,
+    id: HoldId,
+    /// How long the hold lasts at most after the drop; `None` leaves it as it is.
+    settle_within: Option<Micros>,
+    /// The cost charged on drop; `None` charges what was held.
+    cost_on_drop: Option<Cost>,
+    contents: HoldContents,
+}
+
+impl HoldGuard {
+    /// Guards the hold of `decision`, if it made one, for `ttl` or renewed for `ttl` at a time;
+    /// settled on drop.
+    pub(super) fn of(limiter: &Limiter, decision: &Decision, ttl: Micros) -> Option<Self> {
+        let mut guard = Self::from_id(limiter, decision.hold()?);
+        guard.settle_within = Some(ttl);
+        guard.contents = HoldContents::of(decision);
+        Some(guard)
+    }
+
+    /// Refers to an existing hold by its id; not settled on drop.
+    pub(super) fn from_id(limiter: &Limiter, id: HoldId) -> Self {
+        Self {
+            limiter: limiter.clone(),
+            id,
+            settle_within: None,
+            cost_on_drop: Some(Cost::ZERO),
+            contents: HoldContents::default(),
+        }
+    }
+
+    /// Records the cost under the limits of `plan` if the store has lost the hold by its end.
+    pub(super) fn set_charges(&mut self, plan: &Plan<'_>) {
+        self.contents.set_charges(plan);
+    }
+
+    pub(super) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    pub(super) fn id(&self) -> HoldId {
+        self.id
+    }
+
+    /// Keeps the hold beyond this value, until it is settled by its id or expires.
+    pub(super) fn keep(&mut self) -> HoldId {
+        self.settle_within = None;
+        self.id
+    }
+
+    /// Sets the cost charged on drop; zero by default.
+    pub(super) fn set_cost_on_drop(&mut self, cost: Option<Cost>) {
+        self.cost_on_drop = cost;
+    }
+
+    /// Extends the hold to `ttl` from now.
+    pub(super) async fn renew(&self, ttl: Micros) -> Result<Decision, EngineError> {
+        let op = Op::Renew { id: self.id, ttl };
+        self.limiter.decide_call(Call { op, charges: &[], idempotency_key: None }).await
+    }
+
+    /// Settles the hold and charges `cost`; `None` charges what was held.
+    pub(super) async fn settle(mut self, cost: Option<Cost>) -> Result<Decision, EngineError> {
+        let contents = std::mem::take(&mut self.contents);
+        let result = HoldSettlement::new(self.id, cost, contents).attempt(&self.limiter).await;
+        if !needs_retry(&result) {
+            self.keep();
+        }
+        result
+    }
+}
+
+impl Drop for HoldGuard {
+    fn drop(&mut self) {
+        let Some(ttl) = self.settle_within else { return };
+        let (limiter, contents) = (&self.limiter, std::mem::take(&mut self.contents));
+        let mut settlement = HoldSettlement::new(self.id, self.cost_on_drop, contents);
+        let is_synchronous = limiter.engine().is_synchronous();
+        if is_synchronous {
+            match poll_once(settlement.attempt(limiter)) {
+                Some(result) if needs_retry(&result) => {}
+                _ => return,
+            }
+        }
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                let lines = settlement.contents.lines().to_vec();
+                runtime.spawn(settlement.run(limiter.clone(), ttl));
+                // The next caller is sent right behind, not a round trip later.
+                limiter.shared.queues.wake(lines);
+            }
+            // Without a runtime an engine that has to wait cannot be called; the hold expires by
+            // itself.
+            Err(_) if is_synchronous || limiter.decide_call_now(&settlement.call()).is_err() => {
+                limiter.shared.settlements.give_up();
+            }
+            Err(_) => {}
+        }
+    }
+}

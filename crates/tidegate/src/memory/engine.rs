@@ -1,0 +1,96 @@
+//! The memory engine as an [`Engine`].
+
+use std::sync::Arc;
+
+use tidegate_core::Cost;
+
+use super::cell::{Cell, CellLocation, Space};
+use super::locked_shards::{LockedShards, cell_charges};
+use super::state::Memory;
+use crate::sync::atomic::Ordering;
+use crate::{
+    Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, Health, Inspection, Key,
+    MemoryUse, Op, RuleLimit, Source, SystemClock,
+};
+
+impl Memory {
+    /// Decides a call that is not of the most common kind.
+    #[inline(never)]
+    fn decide_slower(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
+        if let Some(decision) = self.try_fast(call) {
+            return Ok(decision);
+        }
+        call.validate()?;
+        self.registry.free_unused(|| self.numbers_in_use());
+        match call.op {
+            Op::Settle { id, cost } => self.settle(id, cost),
+            Op::Renew { id, ttl } => self.renew(id, ttl),
+            _ => self.decide_general_locked(call),
+        }
+    }
+
+    fn inspect_now(&self, limit: &Arc<RuleLimit>, key: Key<'_>) -> Result<Inspection, EngineError> {
+        let peek = Call {
+            op: Op::Peek,
+            charges: &[Charge { limit, key, cost: Cost::ZERO, caller: None }],
+            idempotency_key: None,
+        };
+        peek.validate()?;
+        let parts = cell_charges(peek.charges);
+        let mut locked = LockedShards::new(self, &parts, None);
+        let part = parts[0];
+        let location = locked.locate(&part, Op::Peek, self.now())?;
+        let now = self.now();
+        let Some(cell) = locked.cell(&part, location) else {
+            return Ok(Cell::new(limit).inspect(limit, now, false));
+        };
+        cell.prepare(limit, now, self.budget_of(part.space(), location));
+        Ok(cell.inspect(limit, now, location == CellLocation::Shared))
+    }
+}
+
+impl Engine for Memory {
+    fn decide<'a>(&'a self, call: Call<'a>) -> EngineFuture<'a, Decision> {
+        EngineFuture::Ready(self.decide_now(&call))
+    }
+
+    #[inline]
+    fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
+        // Returned from here, the verdict is written once: where the caller wants it.
+        if let (Op::Check, [charge], None) = (call.op, call.charges, call.idempotency_key)
+            && let Some(verdict) = self.try_bucket_in_home_slot(charge)
+        {
+            return Ok(Decision::of_one(Source::Memory, verdict));
+        }
+        self.decide_slower(call)
+    }
+
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        limit: &'a Arc<RuleLimit>,
+        key: Key<'a>,
+    ) -> EngineFuture<'a, Inspection> {
+        EngineFuture::Ready(self.inspect_now(limit, key))
+    }
+
+    fn health(&self) -> Health {
+        let own: usize = (0..self.shards.len()).map(|index| self.shard(index).len()).sum();
+        let overflow = [Space::Rules, Space::Adhoc].map(|space| self.overflow_cells(space));
+        let shared: usize = overflow.iter().map(|cells| cells.load(Ordering::Relaxed)).sum();
+        let now = self.now();
+        let mut memory = MemoryUse::default();
+        memory.id_retention = self.id_retention(now);
+        for (kind, kind_use) in self.budgets.report(now) {
+            memory.add(kind, kind_use);
+        }
+        Health { memory, ..Health::up(Some((own + shared) as u64), memory.bytes()) }
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock))
+    }
+}
