@@ -64,8 +64,8 @@ rules:
     }
     let here = server.post("/v1/reserve", &json!({ "rule": "shared", "key": "r" })).json();
     let open = server.post("/v1/reserve", &json!({ "rule": "open", "key": "r" })).json();
-    let ready = server.get("/readyz").json();
-    assert_eq!(ready["store"]["circuit"], "open");
+    // Open, or half-open while a probe runs.
+    assert_ne!(server.get("/readyz").json()["store"]["circuit"], "closed");
     server.expect_logged("circuit open: store not responding, on_store_failure applies", 1);
 
     redis.restart();

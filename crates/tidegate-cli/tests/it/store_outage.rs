@@ -52,8 +52,9 @@ fn an_outage_costs_no_decision_and_two_log_lines() {
             redis.kill();
             server.expect_logged(LOST, lines[0] + outage);
             let opened = SystemClock.elapsed();
-            assert_eq!(server.metric("tidegate_breaker_state"), Some(2.0));
-            assert_eq!(server.get("/readyz").json()["store"]["circuit"], "open");
+            // Open, or half-open while a probe runs.
+            assert!(server.metric("tidegate_breaker_state").is_some_and(|state| state > 0.0));
+            assert_ne!(server.get("/readyz").json()["store"]["circuit"], "closed");
             let health = server.get("/readyz");
             assert_eq!((health.status, &health.json()["status"]), (200, &"degraded".into()));
             assert_eq!(server.metric("tidegate_store_up"), Some(0.0));

@@ -55,7 +55,7 @@ fn a_store_that_recovered_is_used_again_within_a_quarter_of_a_second() {
     let took = bench.clock.elapsed().saturating_sub(before);
     assert!(took < Micros::from_millis(250), "{took:?}");
     let (opened, closed) = (&bench.events()[0], &bench.events()[1]);
-    assert!(opened.starts_with("opened") && closed.starts_with("closed 0 after 30"), "{closed}");
+    assert!(opened.starts_with("opened") && closed.starts_with("closed 0 after "), "{closed}");
     assert_eq!(bench.events().len(), 2, "one event for each transition");
 }
 
