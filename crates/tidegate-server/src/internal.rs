@@ -47,7 +47,7 @@ pub mod observe {
 pub mod policy {
     pub use crate::policy::{
         Actor, EnvoySource, LoadedSources, PolicyManager, PolicySource, PolicySources,
-        PutCondition, SAMPLE,
+        PutCondition, RuleCounts, SAMPLE,
     };
     pub mod files {
         pub use crate::policy::files::RecordingReader;

@@ -11,7 +11,9 @@ use tidegate::{ManualClock, Memory, RuleCheck};
 use tidegate_config::RuleFile;
 use tidegate_server::internal::check::{CheckService, Operation};
 use tidegate_server::internal::observe::metrics::Metrics;
-use tidegate_server::internal::policy::{Actor, PolicyManager, PolicySource, PutCondition};
+use tidegate_server::internal::policy::{
+    Actor, PolicyManager, PolicySource, PutCondition, RuleCounts,
+};
 use tidegate_server::internal::transport::auth::AuthTokens;
 use tidegate_server::{Exposure, Server, ServerOptions};
 
@@ -278,7 +280,11 @@ async fn what_was_used_is_kept_through_ten_thousand_changes_of_the_limit() {
         if nth % 10 == 0 {
             reloaded.folder.write("policy.yaml", &policy(limit));
             reloaded.policies.reload().unwrap();
-            reloaded.policies.delete("api", PutCondition::Any, &BY).await.unwrap();
+            reloaded
+                .policies
+                .delete("api", RuleCounts::Keep, PutCondition::Any, &BY)
+                .await
+                .unwrap();
         } else {
             let rule = json!({ "name": "api", "limits": [format!("fixed-window {limit}/1d")] });
             let rule = RuleFile::from_json(rule.to_string()).unwrap();

@@ -420,6 +420,45 @@ fn a_user_without_write_access_follows_the_store() {
 }
 
 #[test]
+fn a_deleted_rule_keeps_its_counts_unless_they_are_reset() {
+    let redis = RedisServer::start();
+    for store in ["memory".to_string(), redis.url()] {
+        let [server, other] = [start(&store), start(&store)];
+        let remaining = |server: &ServerProcess, rule: &str| {
+            let check = json!({ "rule": rule, "key": "k" });
+            server.post("/v1/check", &check).json()["remaining"].as_u64().unwrap()
+        };
+        let delete = |rule: &str, query: &str| {
+            admin(&server, "DELETE", &format!("/v1/rules/{rule}{query}"), "").status
+        };
+        put_rule(&server, "temporary", 5);
+        assert_eq!((remaining(&server, "temporary"), remaining(&server, "temporary")), (4, 3));
+        assert_eq!(delete("temporary", ""), 204);
+        put_rule(&server, "temporary", 5);
+        assert_eq!(remaining(&server, "temporary"), 2, "{store}");
+        assert_eq!(delete("temporary", "?reset=yes"), 400);
+        assert_eq!(delete("temporary", "?reset=true"), 204);
+        put_rule(&server, "temporary", 6);
+        assert_eq!(remaining(&server, "temporary"), 5, "{store}");
+        // A replaced rule and a later deletion stay in the epoch.
+        put_rule(&server, "temporary", 7);
+        assert_eq!(remaining(&server, "temporary"), 5, "{store}");
+        if store != "memory" {
+            wait_for_limit(&other, "temporary", "k", 7);
+            assert_eq!(remaining(&other, "temporary"), 4, "the other server counts with it");
+        }
+        // The rule of the file begins unused, too, and is reloaded into the same epoch.
+        assert_eq!(remaining(&server, "api"), 4);
+        put_rule(&server, "api", 9);
+        assert_eq!(delete("api", "?reset=true"), 204);
+        assert_eq!((remaining(&server, "api"), remaining(&server, "api")), (4, 3), "{store}");
+        server.signal("HUP");
+        wait_for_log(&server, "policy reloaded", |_| true);
+        assert_eq!(remaining(&server, "api"), 2, "{store}");
+    }
+}
+
+#[test]
 fn resets_are_logged_with_who_made_them() {
     let server = start("memory");
     assert_eq!(admin(&server, "DELETE", "/v1/keys/api/alice", "").status, 200);

@@ -87,6 +87,11 @@ impl RuntimeLayers {
         }
     }
 
+    /// The epoch of the counts of a rule, whether it is set here or in the file.
+    fn epoch(&self, rule: &str) -> Option<u64> {
+        self.copy.get(&FieldName::Rule(rule.into()).to_string())?.epoch
+    }
+
     /// Overrides of a rule.
     fn of_rule(
         &self,
@@ -96,6 +101,15 @@ impl RuntimeLayers {
         let from_first = self.overrides.range(first..);
         let of_rule = from_first.take_while(move |(name, _)| name.rule() == rule);
         of_rule.map(|(name, (one, field))| (name, field, one))
+    }
+}
+
+/// A rule that was loaded just now, in an epoch.
+fn in_epoch(loaded: LoadedRule, epoch: Option<u64>) -> Arc<PolicyRule> {
+    match (Arc::try_unwrap(loaded.rule), epoch) {
+        (Ok(rule), Some(epoch)) => Arc::new(rule.epoch(epoch)),
+        (Ok(rule), None) => Arc::new(rule),
+        (Err(shared), _) => shared,
     }
 }
 
@@ -211,7 +225,8 @@ impl PolicyLayers<'_> {
     ) -> Arc<PolicyRule> {
         let all = self.runtime.of_rule(&rule.file.name);
         let mut active: Vec<_> = all.filter(|(_, field, _)| !field.has_ended(time.now)).collect();
-        if active.is_empty() {
+        let epoch = self.runtime.epoch(&rule.file.name);
+        if active.is_empty() && epoch.is_none() {
             return rule.rule.clone();
         }
         // The newest last: it replaces others of the same key.
@@ -246,12 +261,13 @@ impl PolicyLayers<'_> {
                 }
             }
             if let Ok(loaded) = file.load(self.settings) {
-                return loaded.rule;
+                return in_epoch(loaded, epoch);
             }
         }
         let why = "the rule and its overrides are invalid together";
         inactive.extend(active.iter().map(|(name, ..)| ((*name).clone(), why.into())));
-        rule.rule.clone()
+        let alone = rule.file.load(self.settings);
+        alone.map_or_else(|_| rule.rule.clone(), |loaded| in_epoch(loaded, epoch))
     }
 
     /// Whether an override fits a rule that has this many.

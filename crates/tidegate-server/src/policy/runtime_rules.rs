@@ -143,6 +143,16 @@ struct FieldDraft {
     spec: Option<Value>,
     until: Option<Micros>,
     replaces: Option<String>,
+    counts: RuleCounts,
+}
+
+/// What becomes of the counts of a rule that is deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RuleCounts {
+    /// A rule of the same name goes on with them.
+    Keep,
+    /// A rule of the same name begins unused.
+    Reset,
 }
 
 impl PolicyManager {
@@ -163,7 +173,7 @@ impl PolicyManager {
             let loaded = rule.load(&state.settings).map_err(RuleChangeError::Faulty)?;
             let replaces = state.in_file(&rule.name).map(|rule| rule_hash(&rule.file));
             let spec = serde_json::to_value(&loaded.file).ok();
-            Ok(FieldDraft { name, spec, until: None, replaces })
+            Ok(FieldDraft { name, spec, until: None, replaces, counts: RuleCounts::Keep })
         };
         self.change(draft, by).await?;
         let listed = self.rule(&rule.name).ok_or(RuleChangeError::Unknown)?;
@@ -174,6 +184,7 @@ impl PolicyManager {
     pub async fn delete(
         &self,
         name: &str,
+        counts: RuleCounts,
         only_if: PutCondition,
         by: &Actor,
     ) -> Result<(), RuleChangeError> {
@@ -186,7 +197,8 @@ impl PolicyManager {
                 return Err(error);
             };
             check(only_if, true, Some(field.stamp))?;
-            Ok(FieldDraft { name: field_name, spec: None, until: None, replaces: None })
+            let (spec, until, replaces) = (None, None, None);
+            Ok(FieldDraft { name: field_name, spec, until, replaces, counts })
         };
         self.change(draft, by).await
     }
@@ -219,7 +231,8 @@ impl PolicyManager {
             };
             let limits = loaded.file.overrides.into_iter().next().map(|one| one.limits);
             let spec = json!({ "key": one.key.texts(), "limits": limits.unwrap_or_default() });
-            Ok(FieldDraft { name, spec: Some(spec), until, replaces: None })
+            let (spec, counts) = (Some(spec), RuleCounts::Keep);
+            Ok(FieldDraft { name, spec, until, replaces: None, counts })
         };
         self.change(draft, by).await?;
         let listed = self.find_override(rule, one.key.texts());
@@ -239,7 +252,8 @@ impl PolicyManager {
             let name = state.override_name(rule, key);
             let found = state.live(&name, now).ok_or(RuleChangeError::UnknownOverride)?;
             check(only_if, true, Some(found.stamp))?;
-            Ok(FieldDraft { name, spec: None, until: None, replaces: None })
+            let (spec, until, replaces, counts) = (None, None, None, RuleCounts::Keep);
+            Ok(FieldDraft { name, spec, until, replaces, counts })
         };
         self.change(draft, by).await
     }
@@ -257,13 +271,22 @@ impl PolicyManager {
             let version = self.sync_in_turn().await.map_err(RuleChangeError::Store)?;
             let (name, old, field, write) = {
                 let state = &*self.state();
-                let FieldDraft { name, spec, until, replaces } = draft(state, version.time)?;
+                let FieldDraft { name, spec, until, replaces, counts } =
+                    draft(state, version.time)?;
+                let name_text = name.to_string();
+                let epoch = match counts {
+                    RuleCounts::Keep => {
+                        state.runtime.copy.get(&name_text).and_then(|old| old.epoch)
+                    }
+                    RuleCounts::Reset => Some(version.time.get()),
+                };
                 let (stamp, mut write) =
                     state.runtime.copy.write(&version, nonce(), Vec::new(), Vec::new());
                 let (by, at, text) = (by.to_string(), version.time, String::new());
-                let field = RuntimeField { stamp, by, at, until, replaces, spec, text }.encoded();
+                let field = RuntimeField { stamp, by, at, until, replaces, epoch, spec, text };
+                let field = field.encoded();
                 self.check_change(state, &name, &field, version.time)?;
-                let name = name.to_string();
+                let name = name_text;
                 write.set.push((name.clone(), field.text.clone()));
                 let old = state.runtime.copy.get(&name).and_then(|old| old.spec.clone());
                 (name, old, field, write)

@@ -165,6 +165,15 @@ impl Rule {
         }
     }
 
+    /// Counts in states of this epoch, which begin unused. Call it before the rule is shared.
+    pub(crate) fn set_epoch(&mut self, epoch: u64) {
+        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
+            if let Some(limit) = Arc::get_mut(limit) {
+                limit.set_epoch(epoch);
+            }
+        }
+    }
+
     /// Marks the limits as an override for one key. Call it before the rule is shared.
     pub(crate) fn for_one_key(self) -> Self {
         self.with_origin(LimitOrigin::Override)

@@ -239,6 +239,11 @@ impl RuleLimit {
         &self.rule
     }
 
+    pub(super) fn set_epoch(&mut self, epoch: u64) {
+        self.state = format!("{}@{epoch}", self.state);
+        self.tag = StateTag::new(&self.state);
+    }
+
     /// The name in headers: that of the rule, with a number if the rule has several limits.
     pub fn policy(&self) -> &str {
         &self.policy

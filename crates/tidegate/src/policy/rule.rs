@@ -260,6 +260,18 @@ impl PolicyRule {
         self
     }
 
+    /// Gives every key of the rule unused limits: it counts in states of this epoch. Call it once,
+    /// before the rule is in use.
+    #[must_use]
+    pub fn epoch(mut self, epoch: u64) -> Self {
+        self.rule.set_epoch(epoch);
+        self.after_override.iter_mut().for_each(|rule| rule.set_epoch(epoch));
+        for one in &mut self.overrides.all {
+            one.rule.set_epoch(epoch);
+        }
+        self
+    }
+
     /// The name and limits.
     pub fn rule(&self) -> &Rule {
         &self.rule

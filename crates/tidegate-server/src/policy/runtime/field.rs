@@ -67,6 +67,8 @@ pub(crate) struct RuntimeField {
     pub(crate) until: Option<Micros>,
     /// Hash of the rule of the policy file that a run-time rule replaces.
     pub(crate) replaces: Option<String>,
+    /// The epoch of the counts of a rule, also of that of the file; a deletion may begin one.
+    pub(crate) epoch: Option<u64>,
     /// A rule, or key and limits of an override; `None` if it was deleted.
     pub(crate) spec: Option<Value>,
     /// As stored, with what a later version may have added.
@@ -84,6 +86,8 @@ struct FieldJson {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replaces: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     spec: Option<Value>,
 }
 
@@ -91,6 +95,8 @@ impl RuntimeField {
     /// Deletions and ended overrides are kept for 7 days. Without the deletion, a server that was
     /// cut off meanwhile would offer its copy of what was deleted.
     pub(crate) const RETENTION: Micros = Micros::from_secs(7 * 86_400);
+    /// The epoch of a deleted rule is kept for longer than the counts of the one before may live.
+    const EPOCH_RETENTION: Micros = Micros::from_secs(400 * 86_400);
 
     /// The value with its `text`.
     pub(crate) fn encoded(mut self) -> Self {
@@ -100,6 +106,7 @@ impl RuntimeField {
             at: timestamp(self.at),
             until: self.until.map(timestamp),
             replaces: self.replaces.clone(),
+            epoch: self.epoch,
             spec: self.spec.clone(),
         };
         self.text = serde_json::to_string(&json).unwrap_or_default();
@@ -114,8 +121,8 @@ impl RuntimeField {
             None => None,
         };
         let (stamp, at) = (json.stamp.parse().ok()?, timestamp_micros(&json.at)?);
-        let FieldJson { by, replaces, spec, .. } = json;
-        Some(Self { stamp, by, at, until, replaces, spec, text: text.into() })
+        let FieldJson { by, replaces, epoch, spec, .. } = json;
+        Some(Self { stamp, by, at, until, replaces, epoch, spec, text: text.into() })
     }
 
     /// Whether an override has ended.
@@ -131,7 +138,8 @@ impl RuntimeField {
     /// Whether it is no longer kept.
     pub(super) fn is_over(&self, now: Micros) -> bool {
         let end = if self.spec.is_none() { Some(self.at) } else { self.until };
-        end.is_some_and(|end| end.saturating_add(Self::RETENTION) <= now)
+        let retention = if self.epoch.is_some() { Self::EPOCH_RETENTION } else { Self::RETENTION };
+        end.is_some_and(|end| end.saturating_add(retention) <= now)
     }
 }
 

@@ -86,6 +86,7 @@ impl World {
             at: self.now,
             until: None,
             replaces: None,
+            epoch: None,
             spec,
             text: String::new(),
         };
@@ -186,7 +187,8 @@ fn a_deletion_is_forgotten_after_its_retention_and_does_not_come_back() {
         let (stamp, mut write) = world.servers[0].write(&version, 0, vec![], vec![]);
         let (by, at) = (String::new(), world.now);
         let text = String::new();
-        let field = RuntimeField { stamp, by, at, until: None, replaces: None, spec, text };
+        let field =
+            RuntimeField { stamp, by, at, until: None, replaces: None, epoch: None, spec, text };
         let field = field.encoded();
         write.set.push((name.into(), field.text.clone()));
         assert!(world.store.write(&write));
@@ -214,7 +216,8 @@ fn an_ended_override_is_kept_for_its_retention() {
         world.servers[0].write(&world.store.version(world.now), 0, vec![], vec![]);
     let (by, at, text) = (String::new(), world.now, String::new());
     let spec = Some(1.into());
-    let field = RuntimeField { stamp, by, at, until: Some(until), replaces: None, spec, text };
+    let field =
+        RuntimeField { stamp, by, at, until: Some(until), replaces: None, epoch: None, spec, text };
     write.set.push(("override:api:k".into(), field.encoded().text));
     assert!(world.store.write(&write));
     world.poll(1);

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::policy::{ListedRule, PutCondition, PutResult, RuleChangeError, Stamp};
+use crate::policy::{ListedRule, PutCondition, PutResult, RuleChangeError, RuleCounts, Stamp};
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::problem::HttpProblem;
 use crate::transport::http::read_body::{ExpectedContent, read_bytes};
@@ -112,14 +112,19 @@ pub(super) fn etag(stamp: Option<Stamp>) -> HeaderMap {
     tag.into_iter().map(|tag| (ETAG, tag)).collect()
 }
 
-/// `DELETE /v1/rules/{name}`
+/// `DELETE /v1/rules/{name}[?reset=true]`
 pub(crate) async fn delete(
     State(app): State<AppState>,
     name: RulePath,
     parts: Parts,
 ) -> Result<Response, HttpProblem> {
     let by = app.admit_change(&parts)?;
-    app.policies.delete(&decoded(name)?, condition(&parts.headers)?, &by).await?;
+    let counts = match parts.uri.query() {
+        None | Some("" | "reset=false") => RuleCounts::Keep,
+        Some("reset=true") => RuleCounts::Reset,
+        Some(_) => return Err(HttpProblem::field("reset", "must be true or false")),
+    };
+    app.policies.delete(&decoded(name)?, counts, condition(&parts.headers)?, &by).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
