@@ -44,9 +44,10 @@ pub(crate) fn sample(count: usize, seed: u64) -> Result<()> {
     let mut caught = Vec::new();
     for pass in &PASSES {
         let before = left.len();
-        left = pass.run(&left)?;
-        caught.push(before - left.len());
-        println!("{}: {} of {before} caught", pass.name, before - left.len());
+        let outcome = pass.run(&left)?;
+        println!("{}: {} of {before} caught", pass.name, outcome.caught);
+        caught.push(outcome.caught);
+        left = outcome.missed;
     }
     let (quick, full) = (caught[0] + caught[1], caught.iter().sum::<usize>());
     let percent = 100.0 * quick as f64 / full.max(1) as f64;
@@ -78,11 +79,16 @@ fn choose(mut all: Vec<String>, count: usize, seed: u64) -> Vec<String> {
     chosen
 }
 
+/// Mutants that do not compile are in neither. One whose tests do not end is caught.
+struct Outcome {
+    caught: usize,
+    missed: Vec<String>,
+}
+
 impl Pass {
-    /// Returns the mutants that no test has caught. Those that do not compile are left out.
-    fn run(&self, chosen: &[String]) -> Result<Vec<String>> {
+    fn run(&self, chosen: &[String]) -> Result<Outcome> {
         if chosen.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Outcome { caught: 0, missed: Vec::new() });
         }
         let names: Vec<String> = chosen.iter().map(|name| escaped(name)).collect();
         let output = workspace_root()?.join("target/mutants");
@@ -100,8 +106,12 @@ impl Pass {
         }
         // The exit code says whether any mutant was missed.
         command.stdout(Stdio::null()).status()?;
-        let missed = fs::read_to_string(output.join("mutants.out/missed.txt"))?;
-        Ok(missed.lines().map(String::from).collect())
+        let names_in = |file: &str| -> Result<Vec<String>> {
+            let text = fs::read_to_string(output.join("mutants.out").join(file))?;
+            Ok(text.lines().map(String::from).collect())
+        };
+        let caught = names_in("caught.txt")?.len() + names_in("timeout.txt")?.len();
+        Ok(Outcome { caught, missed: names_in("missed.txt")? })
     }
 }
 
