@@ -69,6 +69,7 @@ fn check_links(html: &Path) -> Result<(usize, Vec<String>)> {
                 continue;
             }
             count += 1;
+            let link = &decoded(link);
             let anchor = link.split_once('#').map_or("", |(_, anchor)| anchor);
             let target = html.join(resolve(&page, link));
             let has_anchor = || {
@@ -100,6 +101,20 @@ fn pages(html: &Path) -> Result<Vec<String>> {
     Ok(pages)
 }
 
+/// Without `%..`, as which mdBook writes all but ASCII in links.
+fn decoded(link: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = link.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = link.get(link.len() - after.len()..).and_then(|text| text.get(..2));
+        let code = code.and_then(|code| u8::from_str_radix(code, 16).ok());
+        let byte = code.filter(|_| *first == b'%');
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn links<'a>(text: &'a str, start: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
     text.split(start).skip(1).filter_map(move |rest| rest.split(end).next())
 }
@@ -120,6 +135,13 @@ fn resolve(page: &str, link: &str) -> String {
         }
     }
     resolved.display().to_string()
+}
+
+#[cfg(test)]
+#[test]
+fn links_are_decoded() {
+    assert_eq!(decoded("a.html#%E9%99%90%E6%B5%81-1"), "a.html#限流-1");
+    assert_eq!(decoded("限%zz%4"), "限%zz%4");
 }
 
 #[cfg(test)]

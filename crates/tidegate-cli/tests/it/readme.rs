@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testkit::server::{ServerProcess, TempFolder, tidegate_path};
+use testkit::server::{ServerProcess, TempFolder, tidegate_path, wait_until};
 
 /// A build of several minutes; that the folder exists is checked.
 const INSTALL: &str = "cargo install --locked --path crates/tidegate-cli";
@@ -61,8 +61,8 @@ fn run_page(page: &str) -> usize {
                 assert!(root.join("crates/tidegate-cli/Cargo.toml").is_file());
                 continue;
             }
-            let printed = session.run(&command, shown.is_empty());
-            let printed: Vec<&str> = printed.lines().map(|line| line.trim_end()).collect();
+            let printed = session.run(&command, !shown.is_empty());
+            let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
             let is_shown = shown.is_empty() || matches(&shown, &printed);
             assert!(is_shown, "{page}: {command}\n{shown:#?} is shown, printed is\n{printed:#?}");
         }
@@ -97,9 +97,9 @@ struct Session {
 }
 
 impl Session {
-    fn run(&mut self, command: &str, must_succeed: bool) -> String {
+    fn run(&mut self, command: &str, prints: bool) -> String {
         if let Some(arguments) = command.strip_prefix("tidegate serve") {
-            return self.serve(arguments.strip_suffix(" &").unwrap());
+            return self.serve(arguments.strip_suffix(" &").unwrap(), prints);
         }
         let addresses = self.server.as_ref().map(|server| (server.http, server.resp));
         let (http, command) = match addresses {
@@ -116,18 +116,19 @@ impl Session {
         let output =
             shell.env("PATH", path).env("SERVER", format!("http://{http}")).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() || !must_succeed, "{command}: {errors}");
+        assert!(output.status.success() || prints, "{command}: {errors}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Starts a server on free ports. Returns what it prints until it listens.
-    fn serve(&mut self, arguments: &str) -> String {
+    /// Starts a server on free ports. Returns what it prints at the start, if it prints.
+    fn serve(&mut self, arguments: &str, prints: bool) -> String {
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         let printed: PathBuf = self.folder.path("printed");
         let mut command = ServerProcess::command(&arguments, &[]);
         command.current_dir(self.folder.path("")).stdout(File::create(&printed).unwrap());
         self.server = Some(ServerProcess::spawn(command));
-        fs::read_to_string(printed).unwrap()
+        let read = || fs::read_to_string(&printed).ok().filter(|text| !prints || !text.is_empty());
+        wait_until(read).unwrap()
     }
 }
 
