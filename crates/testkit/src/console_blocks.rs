@@ -129,7 +129,8 @@ impl ConsoleBlocks {
         let output = String::from_utf8_lossy(&read("output")).replace('\r', "");
         let log = String::from_utf8_lossy(&read("log")).into_owned();
         assert!(ended.is_some(), "the commands do not end:\n{output}\n{log}");
-        let mut outputs = output.split(&format!("{SEPARATOR}\n")).skip(1);
+        let separator = format!("{SEPARATOR}\n");
+        let mut outputs = output.split(&separator).skip(1);
         for example in &examples {
             let Example { command, expected } = example;
             let printed = outputs.next().unwrap_or_else(|| panic!("not run: {command}\n{output}"));

@@ -48,11 +48,7 @@ impl ServerProcess {
 
     /// Starts a server with these arguments and environment variables, on free ports.
     pub fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        Self::spawn(Self::command(arguments, variables))
-    }
-
-    /// Starts a server with a command made by [`Self::command`].
-    pub fn spawn(mut command: Command) -> Self {
+        let mut command = Self::command(arguments, variables);
         let mut child = command.spawn().expect("the server starts");
         let stderr = child.stderr.take().expect("standard error is piped");
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
