@@ -3,9 +3,11 @@
 //! - `protos`: generates the Rust code of the Envoy protocol.
 //! - `deny`, `mutants`, `deb`, `cyclonedx`: the cargo tool of that name, installed if it is
 //!   missing.
+//! - `site`: the documentation as a site, by mdBook, which is installed if it is missing.
 
 mod mutants;
 mod protos;
+mod site;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -19,6 +21,7 @@ usage: cargo xtask protos
        cargo xtask mutants [OPTIONS]     mutation testing of the core
        cargo xtask mutants --sample COUNT --seed SEED
                                          what the quick tests catch, of what the full tests catch
+       cargo xtask site                  documentation in target/site/html, links checked
        cargo xtask deb|cyclonedx ..      used by packaging/build";
 
 /// Exit code if the tool is not installed and cannot be.
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let run = match arguments.split_first() {
         Some((tool, [])) if tool == "protos" => protos::run().map(|()| ExitCode::SUCCESS),
+        Some((tool, [])) if tool == "site" => site::run(),
         Some((tool, rest)) if ["deny", "mutants", "deb", "cyclonedx"].contains(&&**tool) => {
             cargo_tool(tool, rest)
         }
@@ -42,13 +46,8 @@ fn main() -> ExitCode {
 /// Runs `cargo TOOL`, after `cargo install cargo-TOOL` if it is missing.
 fn cargo_tool(tool: &str, arguments: &[String]) -> Result<ExitCode> {
     let is_installed = cargo().args([tool, "--version"]).output()?.status.success();
-    if !is_installed {
-        let package = format!("cargo-{tool}");
-        eprintln!("{package} is not installed; running cargo install --locked {package}");
-        if !cargo().args(["install", "--locked", &package]).status()?.success() {
-            eprintln!("skipped: {package} could not be installed; is there a network?");
-            return Ok(ExitCode::from(NOT_INSTALLED));
-        }
+    if !is_installed && !install(&format!("cargo-{tool}"))? {
+        return Ok(ExitCode::from(NOT_INSTALLED));
     }
     if let [sample, count, seed, number] = arguments
         && (tool, &**sample, &**seed) == ("mutants", "--sample", "--seed")
@@ -64,6 +63,16 @@ fn cargo_tool(tool: &str, arguments: &[String]) -> Result<ExitCode> {
     }
     let status = command.args(arguments).status()?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(2)))
+}
+
+/// Installs a program from crates.io. Returns whether that succeeded.
+fn install(package: &str) -> Result<bool> {
+    eprintln!("{package} is not installed; running cargo install --locked {package}");
+    let is_installed = cargo().args(["install", "--locked", package]).status()?.success();
+    if !is_installed {
+        eprintln!("skipped: {package} could not be installed; is there a network?");
+    }
+    Ok(is_installed)
 }
 
 fn cargo() -> Command {

@@ -1,5 +1,5 @@
 //! Consumption after a change of the limit: the section "The limit changes" of
-//! `docs/algorithms.md`.
+//! `docs/understand/algorithms.md`.
 
 use crate::consumption::{Consumption, ModelEntry, Terms};
 use crate::spec::{Spec, WindowKind, ceil};

@@ -1,5 +1,5 @@
 //! The state of each algorithm and its arithmetic: the sections "Algorithms" and "The clock steps
-//! back" of `docs/algorithms.md`.
+//! back" of `docs/understand/algorithms.md`.
 
 use crate::spec::{BucketKind, Spec, WindowKind, ceil};
 

@@ -1,5 +1,5 @@
 //! Several limits on one state, as in Redis: an entry for each limit in use. The section "Several
-//! limits on one key" of `docs/algorithms.md`.
+//! limits on one key" of `docs/understand/algorithms.md`.
 
 use std::collections::HashMap;
 

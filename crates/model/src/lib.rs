@@ -1,5 +1,5 @@
-//! The reference model of `docs/algorithms.md`, and random traces that compare an implementation
-//! with it. Imports `tidegate-core`, and `tidegate` with the feature `engine`.
+//! The reference model of `docs/understand/algorithms.md`, and random traces that compare an
+//! implementation with it. Imports `tidegate-core`, and `tidegate` with the feature `engine`.
 //!
 //! - [`Spec`]: a limit as plain numbers, which decides by itself which limits are invalid (`spec`).
 //!   `random_limit` draws limits over the whole domain; `calendar` computes days, weeks and months.

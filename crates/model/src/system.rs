@@ -33,7 +33,7 @@ pub struct ModelCharge {
 
 /// An operation.
 #[derive(Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "docs/algorithms.md defines each")]
+#[expect(missing_docs, reason = "docs/understand/algorithms.md defines each")]
 pub enum ModelOp {
     Check,
     Peek,

@@ -1,5 +1,5 @@
 //! What several limits on one key promise, on the reference model alone: the table "Several limits
-//! on one key" of `docs/algorithms.md`.
+//! on one key" of `docs/understand/algorithms.md`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -58,7 +58,11 @@ pub mod grpc;
 #[cfg(feature = "server")]
 pub mod browser;
 #[cfg(feature = "server")]
+pub mod console_blocks;
+#[cfg(feature = "server")]
 pub mod envoy;
+#[cfg(feature = "server")]
+mod pip_program;
 #[cfg(feature = "server")]
 pub mod process;
 #[cfg(feature = "server")]

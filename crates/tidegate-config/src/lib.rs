@@ -34,8 +34,9 @@
 //! "#.trim());
 //! ```
 //!
-//! `docs/policy.md` lists all fields. [`schema`] is the JSON Schema of the file, and [`envoy`]
-//! loads the files of envoyproxy/ratelimit. The feature `redis` checks Redis URLs while loading.
+//! `docs/reference/policy.md` lists all fields. [`schema`] is the JSON Schema of the file, and
+//! [`envoy`] loads the files of envoyproxy/ratelimit. The feature `redis` checks Redis URLs while
+//! loading.
 
 mod build_rule;
 mod canonical;

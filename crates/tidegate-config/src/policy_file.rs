@@ -1,5 +1,5 @@
 //! The fields of a policy file. The doc comments become the descriptions in the JSON Schema and in
-//! `docs/policy.md`.
+//! `docs/reference/policy.md`.
 
 use std::fmt;
 
@@ -22,8 +22,8 @@ use crate::wire_settings::{HeaderStyleSetting, RefundToken};
 #[schemars(title = "Tidegate policy")]
 pub(crate) struct PolicyFile {
     /// Where state is kept: `memory`, or a Redis URL such as
-    /// `redis://[user:password@]host:port[/db]`, `rediss://` or `unix:///path`; see redis.md.
-    /// `--store` overrides it.
+    /// `redis://[user:password@]host:port[/db]`, `rediss://` or `unix:///path`; see
+    /// docs/operate/redis.md. `--store` overrides it.
     #[schemars(
         with = "String",
         extend(
@@ -33,7 +33,7 @@ pub(crate) struct PolicyFile {
     )]
     pub(crate) store: Option<StoreUrl>,
     /// Memory for state in this process, `1MiB` to `1TiB`, the state of `fallback` included.
-    /// `--memory` overrides it; see operations.md.
+    /// `--memory` overrides it; see docs/operate/operations.md.
     #[schemars(with = "String", extend("default" = "256MiB", "examples" = ["256MiB", "2GiB"]))]
     pub(crate) memory: Option<String>,
     /// Timeout of a Redis call from the check on, `1ms` to `60s`. After it, or as soon as the
@@ -73,8 +73,8 @@ pub(crate) struct PolicyFile {
     #[schemars(with = "bool", extend("default" = true))]
     pub(crate) deny_cache: Option<bool>,
     /// Redis only: replicas that must acknowledge a charge (`WAIT`) before a request is allowed.
-    /// Unacknowledged charges stay, and `on_store_failure` applies. 0 disables it; see redis.md for
-    /// the cost.
+    /// Unacknowledged charges stay, and `on_store_failure` applies. 0 disables it; see
+    /// docs/operate/redis.md for the cost.
     #[schemars(with = "u32", extend("default" = 0, "minimum" = 0, "maximum" = 8))]
     pub(crate) confirmed_by: Option<u32>,
     /// TLS for all three listeners. `--tls-cert` and `--tls-key` override it. Certificates are

@@ -1,5 +1,5 @@
 //! The fields of a rule, in a policy file or sent over the API. The doc comments become the
-//! descriptions in the JSON Schema and in `docs/policy.md`.
+//! descriptions in the JSON Schema and in `docs/reference/policy.md`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -80,7 +80,7 @@ pub struct RuleFile {
     #[schemars(with = "LeaseSetting", extend("examples" = ["auto"]))]
     pub lease: Option<LeaseSetting>,
     /// Different limits for certain keys. An override set at run time takes precedence; see
-    /// http.md.
+    /// docs/use/http.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 10_000))]
     pub overrides: Vec<OverrideFile>,

@@ -1,4 +1,4 @@
--- sliding-window .. approximate. docs/algorithms.md, "Approximate".
+-- sliding-window .. approximate. docs/understand/algorithms.md, "Approximate".
 --
 -- limit: tick (us), size (permits), window (ticks)
 -- state: previous, present (permits), index (number of the current window)

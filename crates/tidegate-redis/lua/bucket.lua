@@ -1,4 +1,4 @@
--- token-bucket and leaky-bucket. docs/algorithms.md, "Bucket" and "Queue".
+-- token-bucket and leaky-bucket. docs/understand/algorithms.md, "Bucket" and "Queue".
 --
 -- limit: tick (us), permit (units), drain (units per tick), size (permits), queue (0 or 1)
 -- state: units, at (tick), last (units of the latest charge)

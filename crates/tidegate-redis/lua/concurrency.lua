@@ -1,4 +1,4 @@
--- concurrency: holds only, no charges. docs/algorithms.md, "Concurrency".
+-- concurrency: holds only, no charges. docs/understand/algorithms.md, "Concurrency".
 --
 -- limit: size (holders)
 

@@ -1,5 +1,5 @@
 -- The entries of a stored value: one for each limit in use on this key, at most MAX_ENTRIES; one is
--- the normal case. docs/redis.md, "Changed limits".
+-- the normal case. docs/operate/redis.md, "Changed limits".
 --
 -- The entry of the caller's limit decides. What is allowed is charged to all.
 --

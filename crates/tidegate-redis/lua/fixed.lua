@@ -1,4 +1,4 @@
--- fixed-window: aligned, calendar, first-hit. docs/algorithms.md, "Fixed window".
+-- fixed-window: aligned, calendar, first-hit. docs/understand/algorithms.md, "Fixed window".
 --
 -- limit: mode (0 aligned, 1 calendar, 2 first-hit), size (permits), length (us; 0 for a calendar)
 -- state: used (permits), start (us), length (us) of the window it was counted in

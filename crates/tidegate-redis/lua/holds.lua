@@ -1,4 +1,4 @@
--- Holds: permits that are reserved and not yet charged. docs/algorithms.md, "Decisions".
+-- Holds: permits that are reserved and not yet charged. docs/understand/algorithms.md, "Decisions".
 --
 -- They are in a sorted set with its own key, by deadline. A member contains a sequence number, the
 -- id, cost, ttl and expiry. The value of the state contains the sum of all members.

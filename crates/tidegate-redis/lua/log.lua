@@ -1,4 +1,5 @@
--- sliding-log, and sliding-window as a log of sub-windows. docs/algorithms.md, "Sliding log".
+-- sliding-log, and sliding-window as a log of sub-windows.
+-- docs/understand/algorithms.md, "Sliding log".
 --
 -- limit: size (permits), grain (us), window (grains)
 -- state: gone (running total up to which nothing counts), offset (us), total, newest (us)

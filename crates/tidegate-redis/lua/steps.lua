@@ -1,4 +1,4 @@
--- token-bucket .. every. docs/algorithms.md, "Steps".
+-- token-bucket .. every. docs/understand/algorithms.md, "Steps".
 --
 -- limit: every (us), amount (permits per step), size (permits)
 -- state: used (permits), step

@@ -32,11 +32,11 @@ mod topology;
 
 /// Runs the examples of the documentation as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/redis.md")]
-#[doc = include_str!("../../../docs/redis-cluster.md")]
-#[doc = include_str!("../../../docs/redisson.md")]
-#[doc = include_str!("../../../docs/choosing-a-limit.md")]
-#[doc = include_str!("../../../docs/reliability.md")]
+#[doc = include_str!("../../../docs/operate/redis.md")]
+#[doc = include_str!("../../../docs/operate/redis-cluster.md")]
+#[doc = include_str!("../../../docs/use/redisson.md")]
+#[doc = include_str!("../../../docs/use/choosing-a-limit.md")]
+#[doc = include_str!("../../../docs/understand/reliability.md")]
 pub struct Documentation;
 
 pub use crate::compat::client::{AcquireDecision, RedisClient};

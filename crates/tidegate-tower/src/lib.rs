@@ -23,7 +23,7 @@ pub mod problem;
 
 /// The examples of the guide, run as doc tests. One of them uses gRPC.
 #[cfg(all(doctest, feature = "axum", feature = "tonic"))]
-#[doc = include_str!("../../../docs/tower.md")]
+#[doc = include_str!("../../../docs/use/tower.md")]
 pub struct Middleware;
 
 pub use client::OutgoingLayer;

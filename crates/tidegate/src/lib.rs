@@ -38,9 +38,10 @@ pub mod policy;
 pub mod simulate;
 mod sync;
 
-/// Runs the examples of the README as tests. One of them uses the attribute.
+/// Runs the examples of these pages as tests. One of them uses the attribute.
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/start/rust.md")]
 pub struct Readme;
 
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};

@@ -1,10 +1,11 @@
 //! Tests of the source tree itself: who imports whom, what types are called, how long functions
-//! are, how texts are written.
+//! are, how texts are written, where links lead.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod functions;
 mod imports;
+mod links;
 mod modules;
 mod names;
 mod prose;
@@ -26,7 +27,8 @@ fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     for path in entries {
         let name = path.file_name().unwrap().to_str().unwrap();
         if path.is_dir() {
-            if !matches!(name, "target" | "proto") && !name.starts_with('.') {
+            let is_hidden = name.starts_with('.') && name != ".github";
+            if !matches!(name, "target" | "proto") && !is_hidden {
                 found.extend(files(&path, extensions));
             }
         } else if extensions

@@ -6,7 +6,7 @@ use serde_json::json;
 use testkit::proxy::{ProxyProcess, ProxyProgram, ProxyUpstream, block};
 use testkit::server::{ServerProcess, ServerResponse};
 
-const DOCUMENTATION: &str = include_str!("../../../../docs/forward-auth.md");
+const DOCUMENTATION: &str = include_str!("../../../../docs/use/forward-auth.md");
 
 const POLICY: &str = r#"
 rules:

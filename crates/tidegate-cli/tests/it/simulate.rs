@@ -269,7 +269,7 @@ fn root() -> PathBuf {
 
 /// Each command of the guide with its printed output.
 fn shown() -> Vec<(String, Vec<String>)> {
-    let guide = std::fs::read_to_string(root().join("docs/choosing-a-limit.md")).unwrap();
+    let guide = std::fs::read_to_string(root().join("docs/use/choosing-a-limit.md")).unwrap();
     let mut all = Vec::new();
     for block in guide.split("```console\n").skip(1) {
         let mut lines = block.split("\n```").next().unwrap().lines();

@@ -9,7 +9,7 @@ const FILES: [&str; 4] = [
     "packaging/grafana/tidegate.json",
     "packaging/prometheus/alerts.yaml",
     "packaging/prometheus/alerts_test.yaml",
-    "docs/operations.md",
+    "docs/operate/operations.md",
 ];
 
 /// Every word with the prefix of the server's metrics.

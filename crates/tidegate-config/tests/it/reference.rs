@@ -1,4 +1,4 @@
-//! `docs/policy.md`, generated from the JSON Schema.
+//! `docs/reference/policy.md`, generated from the JSON Schema.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use tidegate_config::schema;
 /// An example that uses most fields.
 pub(crate) const EXAMPLE: &str = include_str!("example.yaml");
 
-/// The reference of the policy file, `docs/policy.md`.
+/// The reference of the policy file, `docs/reference/policy.md`.
 pub(crate) fn reference() -> String {
     let root = schema();
     let mut page = format!(
@@ -17,7 +17,7 @@ pub(crate) fn reference() -> String {
          A policy file sets the limits and the server's settings. `tidegate serve --config \
          policy.yaml`\nenforces it; `tidegate validate policy.yaml` checks it and reports errors with \
          line and column.\nLimits use one notation everywhere; see [choosing a \
-         limit](choosing-a-limit.md). Editors with\nJSON Schema support check the file while you \
+         limit](../use/choosing-a-limit.md). Editors with\nJSON Schema support check the file while you \
          type: put this in its first line.\n\n\
          ```yaml\n# yaml-language-server: $schema=policy.schema.json\n```\n\n## Example\n\n\
          ```yaml\n{EXAMPLE}```\n\n## The file\n\n"

@@ -1,4 +1,4 @@
-//! The core compared with the reference model of `docs/algorithms.md` on random traces.
+//! The core compared with the reference model of `docs/understand/algorithms.md` on random traces.
 //!
 //! `TIDEGATE_SEED=n` runs one trace, `TIDEGATE_LONG=1` runs 10^9 decisions.
 

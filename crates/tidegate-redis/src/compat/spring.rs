@@ -16,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! It refills once per second of Redis's clock, with `rate` tokens at once. `docs/redisson.md`
+//! It refills once per second of Redis's clock, with `rate` tokens at once. `docs/use/redisson.md`
 //! describes the consequences.
 
 use std::error::Error;

@@ -11,7 +11,7 @@ use tidegate::Algorithm;
 use crate::protocol::request::LimitCharge;
 
 /// The script that decides a call over limits of these algorithms: protocol version 1, for clients
-/// in other languages. `docs/redis-scripts.md` describes how to call it.
+/// in other languages. `docs/reference/redis-scripts.md` describes how to call it.
 ///
 /// Each algorithm has its own script; for several, or none, this is the script with all of them.
 /// [`Redis`](crate::Redis) runs the same text, byte for byte.
@@ -26,7 +26,7 @@ pub fn decide_script(algorithms: &[Algorithm]) -> &'static str {
 }
 
 /// The script that decides many checks over limits of these algorithms in one call.
-/// `docs/redis-scripts.md` describes how to call it.
+/// `docs/reference/redis-scripts.md` describes how to call it.
 ///
 /// ```
 /// use tidegate::Algorithm;

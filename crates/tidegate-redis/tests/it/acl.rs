@@ -9,7 +9,7 @@ use testkit::redis::{RedisServer, free_port, redis_server_path};
 use tidegate::Engine;
 use tidegate_redis::{Redis, RuntimeWrite};
 
-const PAGE: &str = include_str!("../../../../docs/redis.md");
+const PAGE: &str = include_str!("../../../../docs/operate/redis.md");
 const PASSWORD: &str = "change-me";
 
 /// The commands of the page that create `user`.

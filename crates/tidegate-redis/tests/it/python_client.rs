@@ -1,4 +1,4 @@
-//! The Python client from `docs/redis-scripts.md` and the engine share one key's count.
+//! The Python client from `docs/reference/redis-scripts.md` and the engine share one key's count.
 
 use std::fs;
 use std::io::{Write as _, stderr};
@@ -10,7 +10,7 @@ use testkit::redis::RedisServer;
 use tidegate::{Algorithm, Clock, Limiter, Rule, SystemClock};
 use tidegate_redis::Redis;
 
-const DOCS: &str = include_str!("../../../../docs/redis-scripts.md");
+const DOCS: &str = include_str!("../../../../docs/reference/redis-scripts.md");
 
 /// A folder with the program of the documentation and the script.
 struct Python {

@@ -1,4 +1,4 @@
-//! The scripts against the reference model of `docs/algorithms.md`, on random traces.
+//! The scripts against the reference model of `docs/understand/algorithms.md`, on random traces.
 //!
 //! `TIDEGATE_SEED=n` runs one trace, `TIDEGATE_LONG=1` runs 10^7 decisions of each algorithm.
 

@@ -1,4 +1,4 @@
-//! Cost of a limiter, compared with Tidegate's own limits: the figures of `docs/redisson.md`.
+//! Cost of a limiter, compared with Tidegate's own limits: the figures of `docs/use/redisson.md`.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use testkit::sentinel::SentinelSetup;
 
 #[tokio::test]
 async fn the_documented_acl_user_may_run_every_command() {
-    const PAGE: &str = include_str!("../../../../docs/redisson.md");
+    const PAGE: &str = include_str!("../../../../docs/use/redisson.md");
     let server = RedisServer::start();
     for line in PAGE.lines().filter(|line| line.starts_with("ACL SETUSER ")) {
         let words: Vec<&str> = line.split(' ').collect();

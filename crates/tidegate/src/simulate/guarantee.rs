@@ -8,7 +8,7 @@ use super::json::micros;
 /// At most this many admissions in any window of this length, whatever the traffic.
 ///
 /// The window is the one that the limit names: its span, or the hold time.
-/// `docs/choosing-a-limit.md` has a bound for each algorithm.
+/// `docs/use/choosing-a-limit.md` has a bound for each algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, schemars::JsonSchema))]
 pub struct Guarantee {

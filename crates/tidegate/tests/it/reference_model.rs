@@ -1,4 +1,5 @@
-//! The memory engine compared with the reference model of `docs/algorithms.md` on random traces.
+//! The memory engine compared with the reference model of `docs/understand/algorithms.md` on random
+//! traces.
 //!
 //! `TIDEGATE_SEED=n` runs one trace, `TIDEGATE_LONG=1` runs 10^8 decisions.
 

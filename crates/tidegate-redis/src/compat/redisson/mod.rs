@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! `docs/redisson.md` compares it with an engine of Tidegate, and lists bugs of Redisson's own
+//! `docs/use/redisson.md` compares it with an engine of Tidegate, and lists bugs of Redisson's own
 //! scripts that these scripts do not have.
 
 mod calls;

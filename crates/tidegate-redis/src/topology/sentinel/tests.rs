@@ -231,7 +231,7 @@ async fn sentinels_have_a_separate_login() {
 /// The login of the documentation.
 #[tokio::test]
 async fn a_login_with_only_the_documented_permissions_suffices() {
-    let docs = include_str!("../../../../../docs/redis.md");
+    let docs = include_str!("../../../../../docs/operate/redis.md");
     let server = Server::start();
     let sentinel = Sentinel::start(server.port(), &[]);
     for line in docs.lines().filter(|line| line.starts_with("ACL SETUSER tidegate-sentinel ")) {
