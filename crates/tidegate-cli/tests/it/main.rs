@@ -29,6 +29,7 @@ mod listener;
 mod memory;
 mod openapi;
 mod policy_without_rules;
+mod recipes;
 mod redis_cell;
 mod reload;
 mod replay;
