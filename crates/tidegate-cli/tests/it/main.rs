@@ -5,6 +5,7 @@
 mod bench;
 mod check_service;
 mod cli;
+mod client_snippets;
 mod console;
 mod console_browser;
 mod console_keys;
