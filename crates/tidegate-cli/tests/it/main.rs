@@ -5,6 +5,7 @@
 mod bench;
 mod check_service;
 mod cli;
+mod client_snippets;
 mod console;
 mod console_browser;
 mod console_keys;
@@ -30,6 +31,7 @@ mod memory;
 mod openapi;
 mod policy_without_rules;
 mod readme;
+mod recipes;
 mod redis_cell;
 mod reload;
 mod replay;

@@ -232,11 +232,6 @@ print("redis-py", redis.__version__)
 
 #[test]
 fn redis_py_checks_in_both_protocols() {
-    let python = || {
-        let mut python = Command::new("python3");
-        python.env("PYTHONPATH", Path::new(FETCHED).join("python"));
-        python
-    };
     let found = python().args(["-c", "import redis"]).output();
     if !found.is_ok_and(|output| output.status.success()) {
         skip("redis-py", "interop/python/fetch");
@@ -246,12 +241,19 @@ fn redis_py_checks_in_both_protocols() {
     succeeds(python().args(["-c", PYTHON, &server.resp.port().to_string()]));
 }
 
+/// Python with the packages that `interop/python/fetch` has downloaded.
+pub(crate) fn python() -> Command {
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", Path::new(FETCHED).join("python"));
+    python
+}
+
 // --- clients that interop/*/fetch downloads ----------------------------------------------------
 
 /// Output folder of the scripts, next to the build output of cargo.
-const FETCHED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../interop-clients");
+pub(crate) const FETCHED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../interop-clients");
 
-fn skip(client: &str, script: &str) {
+pub(crate) fn skip(client: &str, script: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {client} is not installed; run {script}");
 }
 
