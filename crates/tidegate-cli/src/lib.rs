@@ -1,5 +1,11 @@
 //! Command line of `tidegate`: clap root and dispatch. Imports every module of the crate; no
 //! module imports it.
+//!
+//! ```console
+//! $ tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
+//! $ tidegate check login 1.2.3.4
+//! $ tidegate simulate --limit '100/s burst 20' --traffic 'poisson 120/s for 1m'
+//! ```
 
 mod bench;
 mod commands;

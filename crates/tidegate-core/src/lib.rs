@@ -1,6 +1,18 @@
 //! The arithmetic of Tidegate: every rate-limiting algorithm in whole numbers, and the notation
 //! that names them. No clock, no storage, no dependencies.
 //!
+//! ```
+//! use tidegate_core::{Cost, Holds, Limit, Micros, Moment, Wait};
+//!
+//! let limit: Limit = "2/m".parse()?;
+//! let mut state = None;
+//! let now = Moment::new(Micros::from_secs(1_700_000_000));
+//! limit.charge(&mut state, &now, Cost::new(2)?, None);
+//! let verdict = limit.look(state.as_ref(), Holds::NONE, &now, Cost::ONE);
+//! assert_eq!(verdict.retry_after, Wait::For(Micros::from_secs(30)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Layout
 //!
 //! - [`Limit`]: how much may pass. Parsed from the notation (`notation`) or built by a

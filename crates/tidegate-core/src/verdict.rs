@@ -37,6 +37,19 @@ impl fmt::Display for Wait {
 }
 
 /// The outcome of a request.
+///
+/// ```
+/// use tidegate_core::{Micros, Outcome};
+/// fn status(outcome: Outcome) -> (u16, Option<u64>) {
+///     match outcome {
+///         Outcome::Allow => (200, None),
+///         // `Retry-After` in whole seconds, rounded up.
+///         Outcome::RetryAfter(wait) => (429, Some(wait.get().div_ceil(1_000_000))),
+///         Outcome::Never => (413, None),
+///     }
+/// }
+/// assert_eq!(status(Outcome::RetryAfter(Micros::new(1_200_000))), (429, Some(2)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
     /// It is allowed.
@@ -48,6 +61,20 @@ pub enum Outcome {
 }
 
 /// The verdict of one limit about one request.
+///
+/// ```
+/// use tidegate_core::{Cost, Holds, Limit, Micros, Moment, Outcome, Wait};
+///
+/// let limit: Limit = "5/m".parse()?;
+/// let now = Moment::new(Micros::from_secs(1_700_000_000));
+/// let verdict = limit.look(None, Holds::NONE, &now, Cost::ONE);
+/// assert!(verdict.allowed);
+/// assert_eq!((verdict.limit, verdict.retry_after), (5, Wait::NONE));
+///
+/// let too_much = limit.look(None, Holds::NONE, &now, Cost::new(6)?);
+/// assert_eq!(too_much.outcome(), Outcome::Never);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Verdict {
     /// Is it allowed? A peek (cost 0) is, unless the limit is in debt.

@@ -1,6 +1,15 @@
 //! The attribute `#[rate_limit(..)]` of [`tidegate`](https://docs.rs/tidegate), which re-exports it
 //! as `tidegate::rate_limit` under its feature `macros`. See [`macro@rate_limit`].
 //!
+//! ```
+//! use tidegate::{Limited, rate_limit};
+//!
+//! #[rate_limit("5/min", key = author)]
+//! async fn create_post(author: &str, body: String) -> Result<usize, Limited> {
+//!     Ok(body.len())
+//! }
+//! ```
+//!
 //! # Layout
 //!
 //! - `args`: the arguments as written. `attribute`: the checked arguments. `notation`: limits,

@@ -23,6 +23,19 @@ use crate::topology::deployment::Deployment;
 use crate::topology::router::Router;
 
 /// Settings for a [`Redis`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tidegate_redis::Redis;
+///
+/// // Connects with the first call, not before.
+/// let redis = Redis::builder("rediss://app:secret@redis.internal:6380/2")
+///     .namespace("billing")                    // keys begin with it
+///     .deadline(Duration::from_millis(50))     // of each call, retries included
+///     .wait_for_replicas(1)                    // a permit is granted once a replica has it
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RedisBuilder {
     url: Result<RedisUrl, InvalidUrl>,
     namespace: String,

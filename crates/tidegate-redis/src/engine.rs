@@ -23,6 +23,24 @@ use crate::protocol::request::{
 use crate::topology::hash_slot::HashSlot;
 
 /// Counts in Redis or Valkey, for a fleet.
+///
+/// ```no_run
+/// use tidegate::{Limiter, Rule, RuleCheck};
+/// use tidegate_redis::Redis;
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let rules = [
+///     Rule::new("tenant", ["fixed-window 10000/d".parse()?])?,
+///     Rule::new("user", ["100/s burst 20".parse()?])?,
+/// ];
+/// let engine = Redis::builder("redis://127.0.0.1:6379").build()?;
+/// let limiter = Limiter::with_rules(engine, rules)?;
+/// // Both are charged, or none: one script, one round trip.
+/// let checks = [RuleCheck::new("tenant", "acme"), RuleCheck::new("user", "user-42")];
+/// let decision = limiter.check_each(&checks).await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Redis {
     pub(crate) executor: ScriptExecutor,
     pub(crate) secret: NamespaceSecret,

@@ -1,5 +1,21 @@
 //! Tidegate on Redis and Valkey: the same arithmetic in Lua, one atomic script per decision.
 //!
+//! ```no_run
+//! use tidegate::{Breaker, Fallback, Limit, Limiter};
+//! use tidegate_redis::Redis;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let redis = Redis::builder("redis://127.0.0.1:6379").build()?;
+//! // Every process with this limit and this Redis shares its counts. While Redis does not reply,
+//! // each process counts by itself at half of the limit.
+//! let store = Fallback::new(Breaker::new(redis));
+//! let limiter = Limiter::new(store, "100/s burst 20".parse::<Limit>()?);
+//! let decision = limiter.check("user-42").await?;
+//! println!("{}, decided by {}", decision.allowed(), decision.source.name());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`Redis`] is the engine, and [`RedisUrl`] the address of its servers. [`decide_script`] and
 //! [`checks_script`] are the scripts, for clients in other languages. [`RedisClient`] serves
 //! limiters with a foreign key layout, [`redisson`] and [`spring`], which are shared with Java.

@@ -1,5 +1,18 @@
 //! The Tidegate server: HTTP, RESP and gRPC listeners over one rate limiter.
 //!
+//! ```no_run
+//! use tidegate_server::{Server, ServerOptions};
+//!
+//! /// What `tidegate serve` does with the options of its command line.
+//! async fn serve(options: ServerOptions) -> Result<(), Box<dyn std::error::Error>> {
+//!     let server = Server::bind(options).await?;
+//!     println!("http://{}, RESP on {}", server.http_address()?, server.resp_address()?);
+//!     let stop = async { drop(tokio::signal::ctrl_c().await) };
+//!     server.run(stop).await;
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # Layout
 //!
 //! Each module imports only modules above it in this list:

@@ -1,5 +1,23 @@
 //! Rate limiting: decides whether a request may pass now and, if not, when to retry.
 //!
+//! ```
+//! use tidegate::{Limit, Limiter, Memory, Outcome};
+//!
+//! let limiter = Limiter::new(Memory::default(), "2/m".parse::<Limit>()?);
+//! assert!(limiter.allow("user-42")?);
+//! assert!(limiter.allow("user-42")?);
+//!
+//! let third = limiter.check_now("user-42")?;
+//! let Outcome::RetryAfter(wait) = third.outcome() else { panic!("{third:?}") };
+//! assert!(wait.get() <= 30_000_000, "half a minute: one of two permits a minute");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `check_now` and `allow` need no runtime. `check(..).await` works on every engine;
+//! `acquire` waits for a permit, `enter` takes a concurrency slot, and `reserve` holds permits
+//! until the cost is known. For a fleet, use the engine of `tidegate-redis` instead of
+//! [`Memory`]; for axum, hyper and tonic, `tidegate-tower`.
+//!
 //! # Layout
 //!
 //! Each folder imports only folders above it in this list.

@@ -21,6 +21,18 @@ use crate::topology::hash_slot::HashSlot;
 ///
 /// It uses the connections and the deadline of the engine that made it, with one server, Sentinel
 /// or Cluster. Replicas do not confirm its writes.
+///
+/// ```no_run
+/// use tidegate_redis::Redis;
+/// use tidegate_redis::redisson::RateLimiter;
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Redis::builder("redis://127.0.0.1:6379").build()?.client();
+/// let taken = RateLimiter::new(&client, "orders").try_acquire(1).await?;
+/// println!("{}, {} left", taken.allowed(), taken.remaining());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RedisClient(Arc<ClientInner>);
 

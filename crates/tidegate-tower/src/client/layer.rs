@@ -15,6 +15,17 @@ use super::{Head, Outgoing};
 /// module](super).
 ///
 /// Clones and all services that a layer makes share the state of upstreams.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limiter, Memory};
+/// use tidegate_tower::OutgoingLayer;
+///
+/// // At most 10 a second and host; a call waits for up to 5 s, then fails.
+/// let limiter = Limiter::new(Memory::default(), "leaky-bucket 10/s capacity 1".parse()?);
+/// let layer = OutgoingLayer::new(limiter).wait(Duration::from_secs(5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct OutgoingLayer {
     settings: OutgoingSettings,

@@ -32,6 +32,14 @@ pub struct ClientIp {
 }
 
 /// The peer address of the connection, as an extension of its requests.
+///
+/// ```
+/// use tidegate_tower::Peer;
+/// # let address: std::net::SocketAddr = "192.0.2.7:4711".parse()?;
+/// let mut request = http::Request::get("/").body(())?;
+/// request.extensions_mut().insert(Peer(address.ip()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer(pub IpAddr);
 

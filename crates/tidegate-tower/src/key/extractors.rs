@@ -12,6 +12,11 @@ use super::{ExtractKey, KeyBuilder};
 use crate::extract::{self, bearer, digest, normalize_path};
 
 /// The value of a header; missing if there are different ones.
+///
+/// ```
+/// use tidegate_tower::Header;
+/// let by_api_key = Header::from_static("x-api-key");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
@@ -38,6 +43,11 @@ impl ExtractKey for Header {
 }
 
 /// The value of a query parameter; missing if there are different ones.
+///
+/// ```
+/// use tidegate_tower::Query;
+/// let by_user = Query("user");        // /search?user=7
+/// ```
 #[derive(Clone, Debug)]
 pub struct Query(pub &'static str);
 
@@ -49,6 +59,11 @@ impl ExtractKey for Query {
 }
 
 /// The value of the cookie of this name; missing if there are different ones.
+///
+/// ```
+/// use tidegate_tower::Cookie;
+/// let by_session = Cookie("session");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cookie(pub &'static str);
 
@@ -117,6 +132,14 @@ impl Display for InvalidPathParam {
 impl std::error::Error for InvalidPathParam {}
 
 /// The SHA-256 digest of the bearer token.
+///
+/// ```
+/// use tidegate::{Limiter, Memory};
+/// use tidegate_tower::{Bearer, RateLimitLayer};
+/// let limiter = Limiter::new(Memory::default(), "100/s".parse()?);
+/// let by_token = RateLimitLayer::new(limiter, Bearer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Bearer;
 
@@ -175,6 +198,14 @@ impl<T, F> fmt::Debug for Claim<T, F> {
 }
 
 /// The empty key: all requests share one count.
+///
+/// ```
+/// use tidegate::{Limiter, Memory};
+/// use tidegate_tower::{Global, RateLimitLayer};
+/// let limiter = Limiter::new(Memory::default(), "concurrency 200 lease 30s".parse()?);
+/// let whole_service = RateLimitLayer::new(limiter, Global);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Global;
 

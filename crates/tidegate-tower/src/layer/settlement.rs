@@ -12,6 +12,19 @@ use http::response::Parts;
 /// The layer holds the estimated cost during the request, so that expensive requests cannot exceed
 /// the limit by running at once. When the response body has ended or was dropped, the actual cost
 /// is charged, less or more than the estimate. A cost above what the limit has left becomes debt.
+///
+/// ```
+/// use tidegate::{Limiter, Memory};
+/// use tidegate_tower::{ClientIp, RateLimitLayer, Settlement};
+///
+/// // Failed logins count, successful ones do not. Attempts in flight are held: many at once
+/// // cannot exceed the limit.
+/// let limiter = Limiter::new(Memory::default(), "sliding-log 5/m".parse()?);
+/// let failed = |response: &http::response::Parts| Some(u64::from(response.status == 401));
+/// let layer = RateLimitLayer::new(limiter, ClientIp::default())
+///     .settle(Settlement::from_response(failed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Settlement(pub(super) SettlementKind);
 
@@ -68,6 +81,18 @@ impl fmt::Debug for Settlement {
 /// If the service reports nothing, the estimate is charged, even if the response body does not end.
 /// A service that streams should report as it goes: then that much is charged if the client
 /// disconnects.
+///
+/// ```
+/// use axum::Extension;
+/// use tidegate_tower::CostMeter;
+///
+/// /// A handler behind a layer with `.settle(Settlement::from_meter())`.
+/// async fn complete(Extension(meter): Extension<CostMeter>) -> String {
+///     let (text, tokens) = ("hello".to_owned(), 42);
+///     meter.add(tokens);
+///     text
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct CostMeter(Arc<AtomicU64>);
 

@@ -46,6 +46,23 @@ impl Source {
 }
 
 /// The result of a call: one verdict per charge, in order.
+///
+/// ```
+/// use tidegate::{Limiter, Memory, Rule};
+///
+/// let login = Rule::new("login", ["sliding-log 5/m".parse()?, "fixed-window 100/d".parse()?])?;
+/// let limiter = Limiter::with_rules(Memory::default(), [login])?;
+/// let decision = limiter.check("1.2.3.4").cost(5).now()?;
+/// assert!(decision.allowed());
+/// // The most restrictive limit is the one of 5 a minute.
+/// assert_eq!(decision.remaining(), 0);
+/// assert_eq!(decision.verdicts[1].remaining, 95);
+///
+/// let denied = limiter.check_now("1.2.3.4")?;
+/// assert!(!denied.allowed());
+/// println!("retry in {}", denied.retry_after());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 // Small, because every check moves it. Rarely used fields are boxed in `details`.
 #[derive(Clone, Debug)]
 pub struct Decision {

@@ -45,6 +45,12 @@ struct LocalLimit {
 }
 
 /// What happens under a rule while the store does not reply.
+///
+/// ```
+/// use tidegate::{OnStoreFailure, Rule};
+/// let login = Rule::new("login", ["5/m".parse()?])?.on_store_failure(OnStoreFailure::Deny);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnStoreFailure {
     /// This process counts by itself and grants this fraction of every limit, or less: see

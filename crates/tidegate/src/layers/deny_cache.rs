@@ -26,6 +26,17 @@ use crate::{
 /// second. What is given back through this engine (a refund, a reset, a settled hold), what is
 /// charged or held through it (a record, a smaller cost that is allowed), which makes the wait
 /// longer, and a changed limit take effect at once.
+///
+/// ```
+/// use tidegate::{DenyCache, Limit, Limiter, Memory, Source};
+/// # let redis = Memory::default();
+///
+/// let limiter = Limiter::new(DenyCache::new(redis), "1/h".parse::<Limit>()?);
+/// assert!(limiter.check_now("user-42")?.allowed());
+/// assert_eq!(limiter.check_now("user-42")?.source, Source::Memory);       // the store denies
+/// assert_eq!(limiter.check_now("user-42")?.source, Source::DenyCache);    // the cache repeats it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct DenyCache<E> {
     store: E,
     clock: Arc<dyn Clock>,

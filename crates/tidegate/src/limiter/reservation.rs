@@ -85,6 +85,24 @@ impl<'a> IntoFuture for Reserve<'a> {
 }
 
 /// Reserved permits. Dropping cancels; otherwise they expire.
+///
+/// ```
+/// use tidegate::{Limit, Limiter, Memory};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Memory::default(), "fixed-window 1000/h".parse::<Limit>()?);
+/// let reserved = limiter.reserve("tenant-7", 400).await?;      // an upper bound
+/// // .. the work, which costs 120 ..
+/// reserved.commit(120).await?;
+/// assert_eq!(limiter.check("tenant-7").peek().now()?.remaining(), 880);
+///
+/// let unused = limiter.reserve("tenant-7", 400).await?;
+/// drop(unused);                                                // as `cancel`
+/// assert_eq!(limiter.check("tenant-7").peek().now()?.remaining(), 880);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping cancels the reservation"]
 pub struct Reservation {
     guard: HoldGuard,

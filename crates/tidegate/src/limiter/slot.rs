@@ -20,6 +20,20 @@ use crate::{Decision, EngineError, HoldId, Plan};
 /// A store that does not reply at the end gets the release again, until the lease ends; see
 /// [`Limiter::unsettled_holds`]. Dropped outside a runtime, with an engine that has to wait, the
 /// slot is released when its lease ends.
+///
+/// ```
+/// use tidegate::{Limit, Limiter, Memory};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Memory::default(), "concurrency 1 lease 30s".parse::<Limit>()?);
+/// let entered = limiter.enter("tenant-7").await?;
+/// assert!(limiter.enter("tenant-7").await.is_err(), "one at a time");
+/// drop(entered);
+/// assert!(limiter.enter("tenant-7").await.is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping releases the concurrency slot"]
 pub struct Slot {
     /// Dropped before the guard: a released slot is not renewed.

@@ -26,8 +26,18 @@ use crate::{Clock, EngineError, IdempotencyKey, RuleLimit, SystemClock};
 /// keys cannot evict consumption.
 ///
 /// ```
-/// use tidegate::Memory;
-/// let small = Memory::builder().cap_bytes(8 << 20).build();
+/// use std::time::Duration;
+/// use tidegate::{Limit, Limiter, ManualClock, Memory};
+///
+/// // At most 8 MiB, and in tests a clock that only the test advances.
+/// let clock = ManualClock::default();
+/// let memory = Memory::builder().cap_bytes(8 << 20).clock(clock.clone()).build();
+/// let limiter = Limiter::new(memory, "1/m".parse::<Limit>()?);
+/// assert!(limiter.allow("user-42")?);
+/// assert!(!limiter.allow("user-42")?);
+/// clock.advance(Duration::from_secs(60));
+/// assert!(limiter.allow("user-42")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Memory {
     pub(super) shards: Box<[CachePadded<Mutex<Shard>>]>,

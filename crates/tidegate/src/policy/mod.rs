@@ -29,16 +29,23 @@ use crate::{Rule, RuleLimit};
 /// Rules in order.
 ///
 /// ```
-/// use tidegate::{Policy, PolicyRule, RuleDraft};
+/// use tidegate::policy::{KeyPart, Match};
+/// use tidegate::{Limiter, Memory, Policy, PolicyRule, RuleCheck, RuleDraft};
+///
 /// let login = PolicyRule::new(RuleDraft {
 ///     name: "login".into(),
+///     matches: Match { path: Some("/login".parse()?), ..Match::default() },
+///     key: vec![KeyPart::ClientIp],
 ///     limits: vec!["sliding-log 5/m".parse()?],
+///     deny: vec!["192.0.2.0/24".into()],
 ///     ..RuleDraft::default()
 /// })?;
-/// let policy = Policy::new([login])?;
-/// assert!(policy.rule("login").is_some());
+/// let limiter = Limiter::with_policy(Memory::default(), Policy::new([login])?);
+/// assert!(limiter.check_each(&[RuleCheck::new("login", "198.51.100.7")]).now()?.allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// `tidegate-config` loads a policy from a file.
 #[derive(Default, Debug)]
 pub struct Policy {
     rules: Vec<Arc<PolicyRule>>,

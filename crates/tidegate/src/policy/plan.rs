@@ -89,8 +89,15 @@ enum PlanKey<'p> {
 /// One rule, one key, one cost.
 ///
 /// ```
-/// use tidegate::RuleCheck;
-/// let check = RuleCheck::new("login", "1.2.3.4").cost(3);
+/// use tidegate::{Limiter, Memory, Rule, RuleCheck};
+///
+/// let rules = [Rule::new("login", ["5/m".parse()?])?, Rule::new("api", ["100/s".parse()?])?];
+/// let limiter = Limiter::with_rules(Memory::default(), rules)?;
+/// let checks = [RuleCheck::new("login", "1.2.3.4"), RuleCheck::new("api", "key-7").cost(3)];
+/// let decision = limiter.check_each(&checks).now()?;
+/// assert_eq!(decision.verdicts[0].remaining, 4);
+/// assert_eq!(decision.verdicts[1].remaining, 97);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RuleCheck<'a> {

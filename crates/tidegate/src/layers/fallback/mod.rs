@@ -42,6 +42,25 @@ use crate::{
 ///
 /// Around a [`Breaker`](crate::Breaker) it decides at once while the store is down. Without one,
 /// every caller waits for the store's deadline.
+///
+/// ```
+/// use tidegate::{Breaker, Fallback, Limiter, Memory, OnStoreFailure, Rule, StoreEvent};
+/// # // In place of `tidegate_redis::Redis`, on which this crate does not depend.
+/// # let redis = Memory::default();
+///
+/// let store = Fallback::new(Breaker::new(redis)).on_event(|event| match event {
+///     StoreEvent::NoAnswer { error, .. } => eprintln!("decided locally: {error}"),
+///     _ => {}
+/// });
+/// let rules = [
+///     Rule::new("login", ["sliding-log 5/m".parse()?])?.on_store_failure(OnStoreFailure::Deny),
+///     Rule::new("search", ["100/s".parse()?])?.on_store_failure(OnStoreFailure::Allow),
+///     Rule::new("api", ["100/s".parse()?])?,       // half of the limit, counted in this process
+/// ];
+/// let limiter = Limiter::with_rules(store, rules)?;
+/// # assert!(limiter.check_now("k")?.allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Fallback<E> {
     store: E,
     local: Memory,

@@ -61,6 +61,23 @@ use crate::{
 /// The lease goes around the store and a [`DenyCache`](crate::DenyCache); a
 /// [`Fallback`](crate::Fallback) goes around the lease. Before the process ends,
 /// [`close`](Self::close) gives back what is left; dropping it tries to.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate::{Lease, LeaseSize, Limiter, Memory, Policy, PolicyRule, Rule};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let redis = Memory::default();
+/// let api = Rule::new("api", ["10000/s".parse()?])?.lease(LeaseSize::Auto);
+/// let engine = Arc::new(Lease::new(redis));
+/// let policy = Policy::new([PolicyRule::from(api)])?;
+/// let limiter = Limiter::with_engine(engine.clone(), policy);
+/// assert!(limiter.check("tenant-7").await?.allowed());
+/// engine.close().await;                      // before the process ends
+/// # Ok(())
+/// # }
+/// ```
 pub struct Lease<E: Engine> {
     loans: Arc<LoanManager<E>>,
 }
