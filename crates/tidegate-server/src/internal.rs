@@ -46,8 +46,8 @@ pub mod observe {
 }
 pub mod policy {
     pub use crate::policy::{
-        Actor, EnvoySource, LoadedSources, PolicyManager, PolicySource, PolicySources,
-        PutCondition, RuleCounts, SAMPLE,
+        Actor, CountsOnDelete, EnvoySource, LoadedSources, PolicyManager, PolicySource,
+        PolicySources, PutCondition, SAMPLE,
     };
     pub mod files {
         pub use crate::policy::files::RecordingReader;

@@ -12,7 +12,7 @@ use tidegate_config::RuleFile;
 use tidegate_server::internal::check::{CheckService, Operation};
 use tidegate_server::internal::observe::metrics::Metrics;
 use tidegate_server::internal::policy::{
-    Actor, PolicyManager, PolicySource, PutCondition, RuleCounts,
+    Actor, CountsOnDelete, PolicyManager, PolicySource, PutCondition,
 };
 use tidegate_server::internal::transport::auth::AuthTokens;
 use tidegate_server::{Exposure, Server, ServerOptions};
@@ -282,7 +282,7 @@ async fn what_was_used_is_kept_through_ten_thousand_changes_of_the_limit() {
             reloaded.policies.reload().unwrap();
             reloaded
                 .policies
-                .delete("api", RuleCounts::Keep, PutCondition::Any, &BY)
+                .delete("api", CountsOnDelete::Keep, PutCondition::Any, &BY)
                 .await
                 .unwrap();
         } else {

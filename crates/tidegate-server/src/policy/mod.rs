@@ -18,7 +18,7 @@ pub use self::manager::PolicyManager;
 pub(crate) use self::manager::PolicyStatus;
 pub(crate) use self::runtime::field::{timestamp, timestamp_micros};
 pub(crate) use self::runtime::stamp::Stamp;
-pub use self::runtime_rules::{Actor, PutCondition, RuleCounts};
+pub use self::runtime_rules::{Actor, CountsOnDelete, PutCondition};
 pub(crate) use self::runtime_rules::{
     ListedOverride, ListedRule, OverrideEnd, PutResult, RulePage,
 };

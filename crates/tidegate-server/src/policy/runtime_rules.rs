@@ -143,12 +143,12 @@ struct FieldDraft {
     spec: Option<Value>,
     until: Option<Micros>,
     replaces: Option<String>,
-    counts: RuleCounts,
+    counts: CountsOnDelete,
 }
 
 /// What becomes of the counts of a rule that is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RuleCounts {
+pub enum CountsOnDelete {
     /// A rule of the same name goes on with them.
     Keep,
     /// A rule of the same name begins unused.
@@ -173,7 +173,7 @@ impl PolicyManager {
             let loaded = rule.load(&state.settings).map_err(RuleChangeError::Faulty)?;
             let replaces = state.in_file(&rule.name).map(|rule| rule_hash(&rule.file));
             let spec = serde_json::to_value(&loaded.file).ok();
-            Ok(FieldDraft { name, spec, until: None, replaces, counts: RuleCounts::Keep })
+            Ok(FieldDraft { name, spec, until: None, replaces, counts: CountsOnDelete::Keep })
         };
         self.change(draft, by).await?;
         let listed = self.rule(&rule.name).ok_or(RuleChangeError::Unknown)?;
@@ -184,7 +184,7 @@ impl PolicyManager {
     pub async fn delete(
         &self,
         name: &str,
-        counts: RuleCounts,
+        counts: CountsOnDelete,
         only_if: PutCondition,
         by: &Actor,
     ) -> Result<(), RuleChangeError> {
@@ -231,7 +231,7 @@ impl PolicyManager {
             };
             let limits = loaded.file.overrides.into_iter().next().map(|one| one.limits);
             let spec = json!({ "key": one.key.texts(), "limits": limits.unwrap_or_default() });
-            let (spec, counts) = (Some(spec), RuleCounts::Keep);
+            let (spec, counts) = (Some(spec), CountsOnDelete::Keep);
             Ok(FieldDraft { name, spec, until, replaces: None, counts })
         };
         self.change(draft, by).await?;
@@ -252,7 +252,7 @@ impl PolicyManager {
             let name = state.override_name(rule, key);
             let found = state.live(&name, now).ok_or(RuleChangeError::UnknownOverride)?;
             check(only_if, true, Some(found.stamp))?;
-            let (spec, until, replaces, counts) = (None, None, None, RuleCounts::Keep);
+            let (spec, until, replaces, counts) = (None, None, None, CountsOnDelete::Keep);
             Ok(FieldDraft { name, spec, until, replaces, counts })
         };
         self.change(draft, by).await
@@ -275,10 +275,10 @@ impl PolicyManager {
                     draft(state, version.time)?;
                 let name_text = name.to_string();
                 let epoch = match counts {
-                    RuleCounts::Keep => {
+                    CountsOnDelete::Keep => {
                         state.runtime.copy.get(&name_text).and_then(|old| old.epoch)
                     }
-                    RuleCounts::Reset => Some(version.time.get()),
+                    CountsOnDelete::Reset => Some(version.time.get()),
                 };
                 let (stamp, mut write) =
                     state.runtime.copy.write(&version, nonce(), Vec::new(), Vec::new());

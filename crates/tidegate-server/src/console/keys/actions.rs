@@ -12,7 +12,7 @@ use super::overrides;
 use super::page::{CompletedAction, shown};
 use super::query::KeyQuery;
 use crate::check::Operation;
-use crate::policy::{PutCondition, RuleChangeError, RuleCounts};
+use crate::policy::{CountsOnDelete, PutCondition, RuleChangeError};
 use crate::transport::http::AppState;
 use crate::transport::http::problem::HttpProblem;
 
@@ -78,7 +78,7 @@ pub(crate) async fn revert_rule(
         let detail = "the policy file has no rule of this name; delete it on the rules page";
         return Err(ErrorPage::new(StatusCode::CONFLICT, detail));
     }
-    let kept = RuleCounts::Keep;
+    let kept = CountsOnDelete::Keep;
     let deleted = app.policies.delete(&query.rule, kept, PutCondition::Any, &form.by).await;
     deleted.map_err(HttpProblem::from)?;
     Ok(redirect(&query, CompletedAction::Reverted))

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::super::admin_form::AdminForm;
 use super::super::error_page::ErrorPage;
 use super::super::user::ConsoleUser;
-use crate::policy::{PutCondition, RuleCounts};
+use crate::policy::{CountsOnDelete, PutCondition};
 use crate::transport::http::AppState;
 use crate::transport::http::problem::HttpProblem;
 
@@ -17,7 +17,8 @@ pub(crate) async fn delete(
     form: AdminForm,
 ) -> Result<Response, ErrorPage> {
     let name = form.fields.text("name");
-    let deleted = app.policies.delete(name, RuleCounts::Keep, PutCondition::Any, &form.by).await;
+    let deleted =
+        app.policies.delete(name, CountsOnDelete::Keep, PutCondition::Any, &form.by).await;
     deleted.map_err(HttpProblem::from)?;
     Ok(Redirect::to("/rules").into_response())
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::policy::{ListedRule, PutCondition, PutResult, RuleChangeError, RuleCounts, Stamp};
+use crate::policy::{CountsOnDelete, ListedRule, PutCondition, PutResult, RuleChangeError, Stamp};
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::problem::HttpProblem;
 use crate::transport::http::read_body::{ExpectedContent, read_bytes};
@@ -120,8 +120,8 @@ pub(crate) async fn delete(
 ) -> Result<Response, HttpProblem> {
     let by = app.admit_change(&parts)?;
     let counts = match parts.uri.query() {
-        None | Some("" | "reset=false") => RuleCounts::Keep,
-        Some("reset=true") => RuleCounts::Reset,
+        None | Some("" | "reset=false") => CountsOnDelete::Keep,
+        Some("reset=true") => CountsOnDelete::Reset,
         Some(_) => return Err(HttpProblem::field("reset", "must be true or false")),
     };
     app.policies.delete(&decoded(name)?, counts, condition(&parts.headers)?, &by).await?;
