@@ -122,6 +122,8 @@ impl ConsoleBlocks {
         let mut shell = Command::new("bash");
         shell.arg(script).current_dir(self.folder.path("files")).process_group(0);
         shell.env("PATH", &self.path).envs(self.variables.iter().cloned());
+        // redis-cli prints as in a terminal.
+        shell.env("FAKETTY", "1");
         shell.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
         let mut shell = ProcessGroup(shell.spawn().expect("bash runs"));
         let ended = wait_until(|| shell.0.try_wait().unwrap());
