@@ -1,8 +1,9 @@
 //! Tests of the source tree itself: who imports whom, what types are called, how long functions
-//! are, how texts are written, where links lead.
+//! are, how texts are written in both languages, where links lead.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod chinese;
 mod functions;
 mod imports;
 mod links;
