@@ -29,12 +29,40 @@ pub use client_ip::{ClientIp, Peer};
 use http::request::Parts;
 
 /// Finds the key of a request.
+///
+/// ```
+/// use http::request::Parts;
+/// use tidegate_tower::key::{ExtractKey, KeyBuilder};
+///
+/// /// The host and the method.
+/// struct HostAndMethod;
+///
+/// impl ExtractKey for HostAndMethod {
+///     fn extract(&self, request: &Parts, key: &mut KeyBuilder) {
+///         match request.uri.host() {
+///             Some(host) => key.add(host),
+///             None => key.add_missing(),
+///         }
+///         key.add(request.method.as_str());
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the key of a request",
+    label = "not a key extractor",
+    note = "use `Header::from_static(\"x-api-key\")`, `ClientIp::default()` or another extractor of \
+            `tidegate_tower::key`",
+    note = "or a closure: `|request: &http::request::Parts| Some(request.uri.path().to_owned())`",
+    note = "to count all requests together, use `Global`"
+)]
 pub trait ExtractKey: Send + Sync + 'static {
     /// Adds the parts of the key. A part that the request does not have must be added as
     /// [missing](KeyBuilder::add_missing), so that the missing-key setting applies.
     fn extract(&self, request: &Parts, key: &mut KeyBuilder);
 }
 
+// Otherwise the compiler expects a closure of whatever is not an extractor.
+#[diagnostic::do_not_recommend]
 impl<F, T> ExtractKey for F
 where
     F: Fn(&Parts) -> Option<T> + Send + Sync + 'static,
