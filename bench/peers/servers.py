@@ -1,9 +1,9 @@
 """Sends traffic that reaches the worst case of rate limiters behind a network protocol.
 
-    servers.py throttle NAME PORT COMMAND     one request, a pause, then 300 at once, over RESP
-    servers.py window NAME PORT               100 before and 100 after a full second, over HTTP
+    servers.py throttle NAME PORT     one request, a pause, then 300 at once, over RESP
+    servers.py window NAME PORT       100 before and 100 after a full second, over HTTP
 
-`throttle` is for redis-cell, throttlecrab-server and Tidegate: 100 a second, a burst of 100.
+`throttle` is for redis-cell and Tidegate: 100 a second, a burst of 100.
 `window` is for envoyproxy/ratelimit: the domain `peers`, 100 a second for each `key`.
 """
 
@@ -16,14 +16,13 @@ import time
 LIMIT = 100
 
 
-def throttle(name, port, command):
+def throttle(name, port):
     worst, window = 0, 0.0
     for pause in range(0, 1500, 50):
         with socket.create_connection(("127.0.0.1", int(port))) as connection:
             replies = connection.makefile("rb")
-            # redis-cell counts one more than its first number.
-            burst = LIMIT - 1 if command == "CL.THROTTLE" else LIMIT
-            words = [command, f"{pause}-{time.time()}", str(burst), str(LIMIT), "1"]
+            # One more than the first number may come at once.
+            words = ["CL.THROTTLE", f"{pause}-{time.time()}", str(LIMIT - 1), str(LIMIT), "1"]
             request = f"*{len(words)}\r\n" + "".join(f"${len(w)}\r\n{w}\r\n" for w in words)
             connection.sendall(request.encode())
             read_throttle(replies)
@@ -43,7 +42,7 @@ def read_throttle(replies):
     header = replies.readline()
     assert header == b"*5\r\n", header
     numbers = [int(replies.readline()[1:]) for _ in range(5)]
-    return int(numbers[0] == ADMITTED)
+    return 1 - numbers[0]
 
 
 def window(name, port):
@@ -76,7 +75,4 @@ def row(name, traffic, admitted):
     print(f"| {name} | {traffic} | {admitted} | {LIMIT} |", flush=True)
 
 
-# The first number of a reply: redis-cell answers whether the request is limited, throttlecrab
-# whether it is allowed.
-ADMITTED = 1 if sys.argv[-1] == "THROTTLE" else 0
 {"throttle": throttle, "window": window}[sys.argv[1]](*sys.argv[2:])
