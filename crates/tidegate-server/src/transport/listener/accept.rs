@@ -31,6 +31,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(20);
 /// TCP keepalive: unanswered probes until the connection is closed.
 const PROBES: u32 = 3;
 
+/// Reply of an HTTP/1.1 listener that has no room for a connection or its request.
+pub(super) const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n";
+
 /// Accepts the connections of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
@@ -141,9 +144,7 @@ impl Acceptor {
             // The client expects TLS or HTTP/2 frames.
             (Some(_), _) | (None, ListenerKind::Grpc) => return,
             (None, ListenerKind::Resp) => b"-ERR max number of clients reached\r\n",
-            (None, ListenerKind::Http) => {
-                b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
-            }
+            (None, ListenerKind::Http) => UNAVAILABLE,
         };
         // The send buffer of a new connection has room for a line. If not, it is closed without.
         let socket = SockRef::from(&stream);
