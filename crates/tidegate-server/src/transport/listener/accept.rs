@@ -86,7 +86,8 @@ impl Acceptor {
         accept_pending(|| listener.accept(), admit).await;
     }
 
-    /// Spawns a task that serves the connection, or rejects it at capacity.
+    /// Spawns a task that serves the connection. At capacity, it replaces the oldest connection
+    /// without a request, or is rejected if there is none.
     fn admit<F>(
         &self,
         stream: TcpStream,
@@ -95,7 +96,11 @@ impl Acceptor {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Some(permit) = self.limit.acquire(self.kind) else {
+        let permit = self.limit.acquire(self.kind).or_else(|| {
+            self.note_full();
+            self.limit.replace_oldest(self.kind)
+        });
+        let Some(permit) = permit else {
             self.reject(stream);
             return;
         };
@@ -104,16 +109,12 @@ impl Acceptor {
         let _ = SockRef::from(&stream).set_tcp_keepalive(&probes.with_retries(PROBES));
         let drain = drain.clone();
         if self.certificates.is_none() {
-            let served = serve(stream.into(), drain);
-            tokio::spawn(async move {
-                let _permit = permit;
-                served.await;
-            });
+            let stream = ClientStream::from(stream).with_permit(permit.clone());
+            permit.set_task(tokio::spawn(serve(stream, drain)).abort_handle());
             return;
         }
-        let (acceptor, serve) = (self.clone(), serve.clone());
-        tokio::spawn(async move {
-            let _permit = permit;
+        let (acceptor, serve, held) = (self.clone(), serve.clone(), permit.clone());
+        let task = tokio::spawn(async move {
             let mut drained = drain.clone();
             // Biased: the end of a handshake and the first request may arrive in one packet.
             let stream = tokio::select! {
@@ -122,14 +123,14 @@ impl Acceptor {
                 () = drained.noticed() => return,
             };
             if let Some(stream) = stream {
-                serve(stream, drain).await;
+                serve(stream.with_permit(held), drain).await;
             }
         });
+        permit.set_task(task.abort_handle());
     }
 
-    /// Replies at once that the limit is reached, as Redis does. In the backlog of the system, a
-    /// client would wait for its timeout before it could try another server.
-    fn reject(&self, stream: TcpStream) {
+    /// Counts and logs a connection that the limit has closed: a new one, or the one it replaces.
+    fn note_full(&self) {
         static THROTTLE: LogThrottle = LogThrottle::new();
         self.metrics.count_refused(self.kind, RejectReason::Full);
         if let Some(suppressed) = THROTTLE.allow() {
@@ -140,6 +141,11 @@ impl Acceptor {
                 "connection limit reached; raise --max-connections or check for leaking clients"
             );
         }
+    }
+
+    /// Replies at once that the limit is reached, as Redis does. In the backlog of the system, a
+    /// client would wait for its timeout before it could try another server.
+    fn reject(&self, stream: TcpStream) {
         let reply: &[u8] = match (&self.certificates, self.kind) {
             // The client expects TLS or HTTP/2 frames.
             (Some(_), _) | (None, ListenerKind::Grpc) => return,
@@ -157,7 +163,7 @@ impl Acceptor {
         let config = self.certificates.as_ref()?.config(self.kind);
         let handshake = TlsAcceptor::from(config).accept(stream);
         let error = match tokio::time::timeout(self.deadlines.handshake, handshake).await {
-            Ok(Ok(stream)) => return Some(ClientStream::Tls(Box::new(stream))),
+            Ok(Ok(stream)) => return Some(stream.into()),
             Ok(Err(error)) => error,
             Err(late) => late.into(),
         };

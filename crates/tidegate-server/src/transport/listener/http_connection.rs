@@ -115,6 +115,7 @@ where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    let permit = stream.permit.clone();
     let (peer, waits) = (stream.peer().map(PeerAddr), WaitCount::default());
     let activity = Arc::new(RequestActivity::default());
     let open = Arc::new(open);
@@ -128,7 +129,12 @@ where
         request.extensions_mut().insert(open.listener());
         request.extensions_mut().insert(waits.clone());
         let (in_flight, open, mut service) = (watched.begin(), open.clone(), service.clone());
+        let goes_on = permit.as_ref().is_none_or(|permit| permit.note_request());
         async move {
+            if !goes_on {
+                // Its task is about to be aborted.
+                std::future::pending::<()>().await;
+            }
             // No `poll_ready`: the services of this crate are always ready.
             let response = catch_panics(async { service.call(request).await }).await;
             let response = response.map_or_else(

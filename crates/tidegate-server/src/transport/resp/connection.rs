@@ -264,6 +264,12 @@ impl ConnectionLoop {
                     break;
                 }
             };
+            // Without access, a command only authenticates.
+            if self.session.access() != AccessLevel::Nothing
+                && stream.permit.as_ref().is_some_and(|permit| !permit.note_request())
+            {
+                return Ok(AfterCommand::CutOff);
+            }
             next = self.run_command(&command, stream).await?;
             count += 1;
             if next == AfterCommand::Execute {
