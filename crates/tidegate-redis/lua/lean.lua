@@ -7,17 +7,18 @@
 --
 -- KEYS  for each part of each check the state
 -- ARGV  1 '<Bd' protocol (1), instant in us, -1 for Redis's clock (tests pass one); then for
---         each check '<BH' number of parts, how many times, at most 65,534; then for each part '<Hd'
+--         each check '<BH' number of parts, how many times, at most 65,533; then for each part '<Hd'
 --         the argument with its limit, and its cost; 0 in all parts peeks
 --       2 and on: limits, each as a value of this limit begins (see entries.lua): '<BBB' version,
 --         algorithm, 1; then the numbers of the limit, packed as in its algorithm's file. Of a
 --         calendar window the length of the present window, and '<d' its start
 -- reply '<d' now; then for each check '<H' how many of its times were allowed, and for each part its
 --       state as the value has it, after the last of these; before them if it is a queue. Instead
---       of all this, 65,535 if `checks.lua` has to decide: nothing was written for this check
+--       of all this, 65,535 if `checks.lua` has to decide, or 65,534 if it will need the key of the
+--       holds of the only part: nothing was written for this check
 
 local call, read, pack, sub = redis.pcall, struct.unpack, struct.pack, string.sub
-local MAX, WHOLE, ASK = 9007199254740991, 4503599627370495, 65535
+local MAX, WHOLE, ASK, ASK_HELD = 9007199254740991, 4503599627370495, 65535, 65534
 local MARGIN, DAY_MS = 1000000, 86400000
 local words, first = ARGV[1], 0
 local protocol, now, count, times, from = read('<BdBH', words)
@@ -30,7 +31,7 @@ elseif not is_test then
 end
 local last, reply, replies = #words, nil, nil
 while true do
-  local fits, asks, is_free, parts = times, times == 0 or times == ASK, false, nil
+  local fits, asks, is_free, parts = times, times == 0 or times >= ASK_HELD, false, nil
   local key, head, kind, value, used, cost, at, step, tick, expires, queue
   for i = 1, count do
     local which, size
@@ -203,8 +204,11 @@ while true do
       states = queue == 1 and states or states .. state
     end
   end
-  states = asks and '' or states
-  first, fits = first + count, asks and ASK or fits
+  if asks then
+    local is_held = count == 1 and type(value) == 'string' and (string.byte(value, 3) or 0) % 4 > 1
+    fits, states = is_held and ASK_HELD or ASK, ''
+  end
+  first = first + count
   if replies then
     replies[#replies + 1] = pack('<H', fits)
     replies[#replies + 1] = states

@@ -72,8 +72,9 @@ impl ScriptExecutor {
                         *extra = extra.and(missing);
                     }
                 }
-                Status::NotPlain => {
+                Status::NotPlain(needed) => {
                     request.parts.iter().for_each(|part| self.general_hints.remember(part.hash));
+                    request.extra_keys.iter_mut().for_each(|extra| *extra = extra.and(needed));
                     request.is_lean = false;
                 }
                 Status::Decided(decision) => {

