@@ -29,7 +29,7 @@ pub use self::memory_use::{KindUse, MemoryKind, MemoryUse};
 pub(crate) use self::owned_charge::OwnedCharge;
 pub use self::rule::{InvalidRule, Rule};
 pub(crate) use self::rule_limit::new_generations;
-pub use self::rule_limit::{LeaseSize, OnStoreFailure, RuleLimit};
+pub use self::rule_limit::{LeaseSize, OnStoreFailure, RuleLimit, Unit};
 use crate::{Clock, Key};
 
 /// Decides calls, each in one atomic step.

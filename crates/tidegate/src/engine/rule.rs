@@ -7,7 +7,7 @@ use tidegate_core::{Algorithm, Limit};
 
 use super::bounds;
 use super::rule_limit::{
-    EnforcementMode, LeaseSize, LimitOrigin, OnStoreFailure, RuleLimit, SHADOW_PREFIX,
+    EnforcementMode, LeaseSize, LimitOrigin, OnStoreFailure, RuleLimit, SHADOW_PREFIX, Unit,
 };
 use crate::network::InvalidNetwork;
 
@@ -140,11 +140,20 @@ impl Rule {
     }
 
     pub(crate) fn set_on_store_failure(&mut self, policy: OnStoreFailure) {
-        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
-            if let Some(limit) = Arc::get_mut(limit) {
-                limit.on_store_failure = policy;
-            }
-        }
+        self.for_each_limit(|limit| limit.on_store_failure = policy);
+    }
+
+    /// Changes the limits, unless the rule is shared.
+    fn for_each_limit(&mut self, change: impl Fn(&mut RuleLimit)) {
+        let limits = Arc::get_mut(&mut self.limits).into_iter().flatten();
+        limits.filter_map(Arc::get_mut).for_each(change);
+    }
+
+    /// Sets what the rule counts. Call it before the rule is shared: a shared rule stays as it is.
+    #[must_use]
+    pub fn unit(mut self, unit: Unit) -> Self {
+        self.for_each_limit(|limit| limit.unit = Some(unit));
+        self
     }
 
     /// Allows a process to borrow permits from the store and to decide by itself. Call it before
@@ -157,12 +166,10 @@ impl Rule {
     }
 
     pub(crate) fn set_lease(&mut self, size: LeaseSize) {
-        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
-            if let Some(limit) = Arc::get_mut(limit) {
-                let can_lease = limit.limit().lease().is_none() && !limit.limit().is_queue();
-                limit.lease_size = (can_lease && !limit.is_shadow()).then_some(size);
-            }
-        }
+        self.for_each_limit(|limit| {
+            let can_lease = limit.limit().lease().is_none() && !limit.limit().is_queue();
+            limit.lease_size = (can_lease && !limit.is_shadow()).then_some(size);
+        });
     }
 
     /// Marks the limits as an override for one key. Call it before the rule is shared.
@@ -171,11 +178,7 @@ impl Rule {
     }
 
     fn with_origin(mut self, origin: LimitOrigin) -> Self {
-        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
-            if let Some(limit) = Arc::get_mut(limit) {
-                limit.origin = origin;
-            }
-        }
+        self.for_each_limit(|limit| limit.origin = origin);
         self
     }
 
@@ -251,6 +254,16 @@ pub enum InvalidRule {
     },
     /// Two overrides for one key.
     DuplicateOverride,
+    /// A limit that cannot count this unit: a `concurrency` limit counts requests, and a
+    /// `sliding-log` of money would hold at most 1 USD in millionths.
+    Unit(Unit, Algorithm),
+    /// An estimate of zero, or above the capacity of a limit of the rule.
+    Estimate {
+        /// The estimate.
+        given: u64,
+        /// The smallest capacity of the rule.
+        capacity: u64,
+    },
 }
 
 impl fmt::Display for InvalidRule {
@@ -298,6 +311,24 @@ impl fmt::Display for InvalidRule {
                 write!(f, "an override for a key of {given} parts; the rule's key has {needed}")
             }
             Self::DuplicateOverride => f.write_str("two overrides for one key; remove one"),
+            Self::Unit(unit, Algorithm::Concurrency) => write!(
+                f,
+                "a concurrency limit counts requests, not {}; put it into a rule of its own",
+                unit.name()
+            ),
+            Self::Unit(unit, algorithm) => write!(
+                f,
+                "a {} holds at most {}, too few for {}: 1 USD in millionths; use fixed-window or \
+                 sliding-window",
+                algorithm.name(),
+                Limit::MAX_LOG,
+                unit.name()
+            ),
+            Self::Estimate { given, capacity } => write!(
+                f,
+                "estimate {given}; use 1 to {capacity}, the smallest capacity of the rule: above it \
+                 no reservation is ever granted"
+            ),
         }
     }
 }

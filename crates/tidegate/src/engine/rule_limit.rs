@@ -27,6 +27,7 @@ pub struct RuleLimit {
     pub(super) on_store_failure: OnStoreFailure,
     /// How many permits a process may borrow; `None` for limits that cannot be leased.
     pub(super) lease_size: Option<LeaseSize>,
+    pub(super) unit: Option<Unit>,
     /// The scaled limit of the fallback.
     local: ArcSwapOption<LocalLimit>,
     /// Of the scaled limits of one limit, the number of the change of the fraction.
@@ -70,6 +71,30 @@ pub enum LeaseSize {
     Auto,
     /// This many.
     Of(NonZeroU32),
+}
+
+/// What a rule counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Unit {
+    /// Requests.
+    Requests,
+    /// Tokens of a language model.
+    Tokens,
+    /// Units of a currency, as `money` of the policy has them.
+    Money,
+}
+
+impl Unit {
+    /// The name in policy files and headers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Money => "money",
+        }
+    }
 }
 
 /// Whether a limit is enforced or only evaluated and counted.
@@ -126,6 +151,7 @@ impl RuleLimit {
             origin: LimitOrigin::Rule,
             on_store_failure: OnStoreFailure::default(),
             lease_size: None,
+            unit: None,
             local: ArcSwapOption::empty(),
             revision: 0,
             tag,
@@ -160,6 +186,11 @@ impl RuleLimit {
         self.lease_size
     }
 
+    /// What the limit counts, if its rule says so.
+    pub fn unit(&self) -> Option<Unit> {
+        self.unit
+    }
+
     /// The limit that the fallback counts by: this fraction of the limit.
     pub(crate) fn local(&self, fraction: Fraction) -> Arc<Self> {
         match &*self.local.load() {
@@ -186,7 +217,7 @@ impl RuleLimit {
         let limit = self.limit.scaled(fraction);
         let local = Self::new(&self.rule, self.policy.clone(), self.state.clone(), limit);
         local.generation.store(self.generation(), Ordering::Release);
-        Self { first: self.first, origin: self.origin, revision, ..local }
+        Self { first: self.first, origin: self.origin, unit: self.unit, revision, ..local }
     }
 
     /// Whether the limit is in shadow mode: evaluated and counted, not enforced.
