@@ -47,6 +47,10 @@ pub(crate) fn build(written: &RuleFile) -> BuiltRule {
                     None => built,
                 });
             }
+            Err(error @ InvalidRule::Unit(..)) => reader.fault("unit", "unit", error),
+            Err(error @ InvalidRule::Estimate { .. }) => {
+                reader.fault("estimate", "estimate", error);
+            }
             Err(error) => reader.fault("", "rule", error),
         }
     }
@@ -111,6 +115,8 @@ impl RuleReader {
             enforcement: if written.shadow { Enforcement::Shadow } else { Enforcement::Enforce },
             then: if written.stop == Some(true) { AfterMatch::Stop } else { AfterMatch::Continue },
             cost_header: written.cost.as_deref().and_then(|cost| self.cost(cost)),
+            unit: written.unit,
+            estimate: written.estimate.map(u64::from),
             overrides: self.overrides(written, &key),
             allow: self.entries(&written.allow, "allow", &key),
             deny: self.entries(&written.deny, "deny", &key),

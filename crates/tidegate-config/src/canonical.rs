@@ -34,6 +34,8 @@ pub(crate) fn canonical(written: &RuleFile, draft: &RuleDraft) -> RuleFile {
         shadow: written.shadow,
         stop: written.stop.filter(|stop| *stop),
         cost: draft.cost_header.as_deref().map(|name| format!("header:{name}")),
+        unit: written.unit,
+        estimate: written.estimate,
         lease: written.lease,
         overrides: overrides.collect(),
         allow: written.allow.clone(),

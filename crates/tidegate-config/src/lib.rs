@@ -50,6 +50,7 @@ mod memory_size;
 mod on_store_failure;
 mod parse;
 mod policy_file;
+mod price_file;
 mod ratio;
 mod rule_file;
 mod rule_json;

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate::LeaseSize;
 use tidegate::policy::OnMissingKey;
+use tidegate::{LeaseSize, Unit};
 
 use crate::on_store_failure::OnStoreFailureSetting;
 
@@ -74,6 +74,16 @@ pub struct RuleFile {
         extend("examples" = ["header:x-cost"], "pattern" = r"^header:.+$|\$\{")
     )]
     pub cost: Option<String>,
+    /// What the rule counts. It decides the cost of a reservation with `model` and `usage`, and the
+    /// unit in headers. Default: plain permits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Unit", extend("examples" = ["tokens"]))]
+    pub unit: Option<Unit>,
+    /// Cost of a reservation that names none; default 1. `tidegate_settled_ratio` shows how it
+    /// compares with what is charged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32", extend("examples" = [800], "minimum" = 1))]
+    pub estimate: Option<u32>,
     /// Permits borrowed from the store at a time, to decide locally: `auto` or a number. Nothing is
     /// borrowed near the limit. No effect with `memory`.
     #[serde(skip_serializing_if = "Option::is_none")]

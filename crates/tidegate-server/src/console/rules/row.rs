@@ -75,6 +75,8 @@ fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
             }
             @if rule.stop == Some(true) { li { "stop: later rules are skipped" } }
             @if let Some(cost) = &rule.cost { li { "cost from " code { (cost) } } }
+            @if let Some(unit) = rule.unit { li { "counts " (unit.name()) } }
+            @if let Some(estimate) = rule.estimate { li { "estimate " (number(estimate.into())) } }
             @match rule.lease {
                 Some(LeaseSetting::Auto(_)) => li { "lease: auto" },
                 Some(LeaseSetting::Of(permits)) => li { "lease: " (number(permits.into())) },
