@@ -11,10 +11,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
+use tidegate::pricing::TokenUsage;
 use tidegate::{Key, Micros, RuleCheck, RuleLimit, Verdict, Wait};
 
 use super::problem::HttpProblem;
-use crate::check::{CheckDecision, CheckService};
+use crate::check::{CheckDecision, CheckService, ModelCall};
 
 /// Key to check: a string, or several parts. At most 1024 bytes in total.
 #[derive(Clone, PartialEq, Eq, JsonSchema, Debug)]
@@ -136,6 +137,14 @@ pub(crate) struct CheckBody {
     #[serde(default)]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub ttl_ms: Option<u64>,
+    /// Language model, one of the policy's prices.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Expected tokens, by which checks without a cost are charged: `input` and `output`, or the
+    /// usage object of OpenAI, Anthropic or Gemini.
+    #[serde(default)]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub usage: Option<Value>,
 }
 
 /// How to settle or renew a reservation: the body of several calls, as [`CheckBody`] is.
@@ -182,6 +191,28 @@ impl CheckBody {
     }
 }
 
+impl CheckBody {
+    /// The checks of a reservation: one without a cost costs what its rule says.
+    pub(crate) fn checks_to_reserve(
+        &self,
+        service: &CheckService,
+    ) -> Result<RuleChecks<'_>, HttpProblem> {
+        let usage = self.usage.as_ref().map(TokenUsage::deserialize).transpose();
+        let usage = usage.map_err(|error| HttpProblem::field("usage", error.to_string()))?;
+        let call = ModelCall { model: self.model.as_deref(), usage };
+        let active = service.active();
+        let mut checks = self.checks(service)?;
+        let each = self.checks.iter().flatten().map(|StrictObject(one)| one.cost);
+        let costs = self.checks.is_none().then_some(self.cost).into_iter().chain(each);
+        for (check, cost) in checks.iter_mut().zip(costs) {
+            if let (RuleTarget::Named(rule), None) = (&check.target, cost) {
+                check.cost = active.cost_to_reserve(rule, &call)?;
+            }
+        }
+        Ok(checks)
+    }
+}
+
 /// The checks of one call.
 pub(crate) type RuleChecks<'a> = SmallVec<[RuleCheck<'a>; 1]>;
 
@@ -217,9 +248,11 @@ pub(crate) struct CallBody {
 }
 
 impl CallBody {
-    pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", &["ttl_ms"]);
-    pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", &["ttl_ms", "wait_ms"]);
-    pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", &["ttl_ms", "wait_ms"]);
+    pub(crate) const CHECK: Self =
+        Self::new("/v1/check", "CheckBody", &["ttl_ms", "model", "usage"]);
+    const NOT_RECORDED: &'static [&'static str] = &["ttl_ms", "wait_ms", "model", "usage"];
+    pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", Self::NOT_RECORDED);
+    pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", Self::NOT_RECORDED);
     pub(crate) const RESERVE: Self = Self::new("/v1/reserve", "ReserveBody", &["wait_ms"]);
     pub(crate) const COMMIT: Self = Self::new("/v1/commit", "CommitBody", &["ttl_ms"]);
     pub(crate) const CANCEL: Self = Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost"]);
@@ -245,7 +278,12 @@ impl CallBody {
 impl CheckBody {
     /// Refuses fields that the call does not use.
     pub(crate) fn of(self, call: CallBody) -> Result<Self, HttpProblem> {
-        call.refuse(&[("ttl_ms", self.ttl_ms.is_some()), ("wait_ms", self.wait_ms.is_some())])?;
+        call.refuse(&[
+            ("ttl_ms", self.ttl_ms.is_some()),
+            ("wait_ms", self.wait_ms.is_some()),
+            ("model", self.model.is_some()),
+            ("usage", self.usage.is_some()),
+        ])?;
         Ok(self)
     }
 }

@@ -20,8 +20,8 @@ pub(crate) async fn reserve(
     let body: CheckBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::RESERVE)?;
     let operation = Operation::Reserve(body.ttl_ms.map(Duration::from_millis));
-    let decision =
-        app.service.run(operation, &body.checks(&app.service)?, body.id.as_deref()).await?;
+    let checks = body.checks_to_reserve(&app.service)?;
+    let decision = app.service.run(operation, &checks, body.id.as_deref()).await?;
     Ok(response::decided(&decision))
 }
 
