@@ -1,11 +1,12 @@
 //! `money` and `prices` of a policy file.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tidegate::pricing::{ModelPrice, MoneyUnit, Prices};
 
 use crate::errors::field_error::FieldError;
-use crate::policy_file::PolicyFile;
 
 /// What `prices` and the limits of rules with `unit: money` are counted in.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Deserialize, JsonSchema)]
@@ -44,9 +45,13 @@ pub(crate) struct PriceFile {
     pub(crate) reasoning: Option<u32>,
 }
 
-/// The prices of a file; errors go to `faults`.
-pub(crate) fn read(file: &PolicyFile, faults: &mut Vec<FieldError>) -> Option<Prices> {
-    let unit = file.money.as_ref().and_then(|MoneyFile { currency, decimals }| {
+/// The prices of a file by model; errors go to `faults`.
+pub(crate) fn read(
+    money: Option<&MoneyFile>,
+    prices: &BTreeMap<String, PriceFile>,
+    faults: &mut Vec<FieldError>,
+) -> Option<Prices> {
+    let unit = money.and_then(|MoneyFile { currency, decimals }| {
         let decimals = u8::try_from(*decimals).unwrap_or(u8::MAX);
         let fields = [
             ("money.currency", MoneyUnit::new(currency, 0)),
@@ -57,15 +62,15 @@ pub(crate) fn read(file: &PolicyFile, faults: &mut Vec<FieldError>) -> Option<Pr
         }
         MoneyUnit::new(currency, decimals).ok()
     });
-    if file.prices.is_empty() {
+    if prices.is_empty() {
         return None;
     }
-    if file.money.is_none() {
+    if money.is_none() {
         let message = "prices need their unit; add money: { currency: USD, decimals: 6 }";
         faults.push(FieldError::new("prices", "prices", message));
     }
-    let mut models = Vec::with_capacity(file.prices.len());
-    for (name, &PriceFile { input, cached_input, cache_write, output, reasoning }) in &file.prices {
+    let mut models = Vec::with_capacity(prices.len());
+    for (name, &PriceFile { input, cached_input, cache_write, output, reasoning }) in prices {
         if let Err(error) = Prices::check_name(name) {
             faults.push(FieldError::new(&format!("prices.{name}"), "model", error));
             continue;

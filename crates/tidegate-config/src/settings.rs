@@ -134,7 +134,7 @@ impl ServerSettings {
             }
             settings.confirmed_by = replicas;
         }
-        settings.prices = price_file::read(file, faults).map(Arc::new);
+        settings.prices = price_file::read(file.money.as_ref(), &file.prices, faults).map(Arc::new);
         settings.tls = file.tls.as_ref().map(|tls| certificates(tls, folder, faults));
         settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);
         settings.headers = file.headers.unwrap_or_default();

@@ -6,7 +6,7 @@ pub mod chart {
 }
 pub mod check {
     pub use crate::check::{
-        ActivePolicy, AdhocLimits, CheckError, CheckService, ModelCall, Operation, SettleAction,
+        ActivePolicy, AdhocLimits, CheckError, CheckService, ModelUsage, Operation, SettleAction,
         Throttle, UsageCosts,
     };
     pub mod explain {

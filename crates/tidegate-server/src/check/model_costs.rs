@@ -8,7 +8,7 @@ use super::decision::CheckError;
 
 /// A model and the tokens of a call, as the caller names them.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct ModelCall<'a> {
+pub struct ModelUsage<'a> {
     /// The name of the model.
     pub model: Option<&'a str>,
     /// The tokens.
@@ -27,7 +27,7 @@ pub struct UsageCosts<'p> {
 impl ActivePolicy {
     /// The cost of a rule that a reservation names without one: by the usage and the unit of the
     /// rule, else its estimate, else 1. At least 1: a hold of nothing is no hold.
-    pub fn cost_to_reserve(&self, rule: &str, call: &ModelCall<'_>) -> Result<u64, CheckError> {
+    pub fn cost_to_reserve(&self, rule: &str, call: &ModelUsage<'_>) -> Result<u64, CheckError> {
         // An unknown rule is reported later, by the plan.
         let Some(rule) = self.policy.rule(rule) else { return Ok(1) };
         if rule.unit() == Some(Unit::Money) && (call.model.is_some() || call.usage.is_some()) {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn reserve(active: &ActivePolicy, model: Option<&str>, usage: Option<TokenUsage>) -> String {
-        let call = ModelCall { model, usage };
+        let call = ModelUsage { model, usage };
         let costs = RULES.map(|rule| match active.cost_to_reserve(rule, &call) {
             Ok(cost) => cost.to_string(),
             Err(error) => error.to_string(),

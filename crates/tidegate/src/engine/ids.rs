@@ -68,8 +68,8 @@ impl HoldId {
         self.bits as u64
     }
 
-    /// The same id with its first 32 bits replaced: a note of the caller about the hold, which every
-    /// process that knows the id can read. 96 random bits remain.
+    /// The same id with its first 32 bits replaced: a note of the caller about the hold, which
+    /// every process that knows the id can read. 96 random bits remain.
     #[must_use]
     pub const fn with_tag(self, tag: u32) -> Self {
         let bits = (self.bits & (u128::MAX >> 32)) | ((tag as u128) << 96);

@@ -182,9 +182,7 @@ impl PolicyRule {
                     Rule::with_shadow(&name, [], all)?
                 }
             };
-            let Some(unit) = draft.unit else { return Ok(rule) };
-            rule.limits().iter().try_for_each(|limit| check_unit(unit, limit.limit()))?;
-            Ok(rule.unit(unit))
+            with_unit(rule, draft.unit)
         };
         for list in [draft.allow.len(), draft.deny.len(), draft.overrides.len()] {
             if list > Self::MAX_ENTRIES {
@@ -410,15 +408,19 @@ impl PolicyRule {
     }
 }
 
-/// Refuses a limit that cannot count this unit.
-fn check_unit(unit: Unit, limit: &Limit) -> Result<(), InvalidRule> {
-    match (unit, limit.algorithm()) {
-        (Unit::Tokens | Unit::Money, algorithm @ Algorithm::Concurrency)
-        | (Unit::Money, algorithm @ Algorithm::SlidingLog) => {
-            Err(InvalidRule::Unit(unit, algorithm))
+/// The rule with its unit; refuses a limit that cannot count it.
+fn with_unit(rule: Rule, unit: Option<Unit>) -> Result<Rule, InvalidRule> {
+    let Some(unit) = unit else { return Ok(rule) };
+    for limit in rule.limits() {
+        match (unit, limit.limit().algorithm()) {
+            (Unit::Tokens | Unit::Money, algorithm @ Algorithm::Concurrency)
+            | (Unit::Money, algorithm @ Algorithm::SlidingLog) => {
+                return Err(InvalidRule::Unit(unit, algorithm));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(rule.unit(unit))
 }
 
 /// Refuses an estimate that no reservation could have.

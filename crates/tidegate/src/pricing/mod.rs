@@ -9,9 +9,11 @@
 //! use tidegate::pricing::{ModelPrice, MoneyUnit, Prices, TokenUsage};
 //!
 //! // 2.50 USD for 1,000,000 tokens of input, 10 USD for output, in units of 10^-6 USD.
-//! let price = ModelPrice { cached_input: Some(1_250_000), ..ModelPrice::new(2_500_000, 10_000_000) };
+//! let uncached = ModelPrice::new(2_500_000, 10_000_000);
+//! let price = ModelPrice { cached_input: Some(1_250_000), ..uncached };
 //! let prices = Prices::new(MoneyUnit::new("USD", 6)?, [("gpt-x".into(), price)])?;
-//! let usage = TokenUsage { input: 1_000, cached_input: 200, output: 312, ..TokenUsage::default() };
+//! let fresh = TokenUsage { input: 1_000, output: 312, ..TokenUsage::default() };
+//! let usage = TokenUsage { cached_input: 200, ..fresh };
 //! let (_, price) = prices.find("gpt-x").unwrap();
 //! assert_eq!(usage.cost(Unit::Tokens, Some(price)), Some(1_512));
 //! assert_eq!(usage.cost(Unit::Money, Some(price)), Some(2_500 + 250 + 3_120));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::usage::TokenUsage;
+use crate::Unit;
 
 /// Prices of one model, in [units of money](MoneyUnit) for 1,000,000 tokens. At 32 bits, 1,000,000
 /// tokens of one kind cost at most one [`Cost`](crate::Cost).
@@ -42,6 +43,18 @@ impl ModelPrice {
         let millionths = kinds.map(|(tokens, price)| u128::from(tokens) * u128::from(price));
         let cost = millionths.iter().sum::<u128>().div_ceil(Self::TOKENS);
         u64::try_from(cost).unwrap_or(u64::MAX)
+    }
+}
+
+impl TokenUsage {
+    /// The cost under a rule of this unit; `None` for money without a price. It may exceed
+    /// [`Cost::MAX`](crate::Cost::MAX).
+    pub fn cost(&self, unit: Unit, price: Option<&ModelPrice>) -> Option<u64> {
+        match unit {
+            Unit::Requests => Some(1),
+            Unit::Tokens => Some(self.total()),
+            Unit::Money => price.map(|price| price.cost(self)),
+        }
     }
 }
 
@@ -186,7 +199,7 @@ impl std::error::Error for InvalidPrices {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cost, Unit};
+    use crate::Cost;
 
     fn usage(input: u64, output: u64) -> TokenUsage {
         TokenUsage { input, output, ..TokenUsage::default() }

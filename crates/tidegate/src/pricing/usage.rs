@@ -1,8 +1,5 @@
 //! The tokens of one call.
 
-use super::prices::ModelPrice;
-use crate::Unit;
-
 /// The tokens of one call. No token is of two kinds.
 ///
 /// With the feature `serde` it is read from the usage objects of OpenAI, Anthropic and Gemini, or
@@ -30,15 +27,5 @@ impl TokenUsage {
         [input, cached_input, cache_write, output, reasoning]
             .into_iter()
             .fold(0, u64::saturating_add)
-    }
-
-    /// The cost under a rule of this unit; `None` for money without a price. It may exceed
-    /// [`Cost::MAX`](crate::Cost::MAX).
-    pub fn cost(&self, unit: Unit, price: Option<&ModelPrice>) -> Option<u64> {
-        match unit {
-            Unit::Requests => Some(1),
-            Unit::Tokens => Some(self.total()),
-            Unit::Money => price.map(|price| price.cost(self)),
-        }
     }
 }

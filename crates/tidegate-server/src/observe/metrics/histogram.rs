@@ -1,4 +1,5 @@
-//! A histogram of durations; an observation costs two relaxed additions. The lines of any histogram.
+//! A histogram of durations; an observation costs two relaxed additions. And the lines of any
+//! histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -432,7 +432,7 @@ impl Default for Metrics {
         let adhoc = (Rule::ADHOC.into(), Arc::default());
         Self {
             rules: Mutex::new(BTreeMap::from([adhoc])),
-            settled: SettledRatios::default(),
+            settled: SettledRatios::new(Self::OTHER),
             listeners: Default::default(),
             store_errors: Default::default(),
             breaker_opened: AtomicU64::new(0),

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Metrics;
 use super::exposition::MetricFamily;
 use super::histogram::render_buckets;
 
@@ -30,7 +29,11 @@ const MAX_THOUSANDTHS: u64 = 1_000_000;
 
 /// Histograms of charged / reserved. A settlement takes a lock: it is rarer than a check.
 #[derive(Debug)]
-pub(super) struct SettledRatios(Mutex<BTreeMap<RuleModel, RatioHistogram>>);
+pub(super) struct SettledRatios {
+    pairs: Mutex<BTreeMap<RuleModel, RatioHistogram>>,
+    /// The label of what has no histogram of its own.
+    other: &'static str,
+}
 
 /// Names of a rule and a model.
 type RuleModel = (Box<str>, Box<str>);
@@ -41,17 +44,15 @@ struct RatioHistogram {
     thousandths: u64,
 }
 
-/// With the histogram of `other`, so that the family exists from the start.
-impl Default for SettledRatios {
-    fn default() -> Self {
-        let other = (Metrics::OTHER.into(), Metrics::OTHER.into());
-        Self(Mutex::new(BTreeMap::from([(other, RatioHistogram::default())])))
-    }
-}
-
 impl SettledRatios {
     /// Pairs of rule and model that have a histogram. All others share that of `other`.
     const MAX_PAIRS: usize = 2_000;
+
+    /// With the histogram of `other`, so that the family exists from the start.
+    pub(super) fn new(other: &'static str) -> Self {
+        let pairs = BTreeMap::from([((other.into(), other.into()), RatioHistogram::default())]);
+        Self { pairs: Mutex::new(pairs), other }
+    }
 
     /// Counts a settlement.
     pub(super) fn observe(&self, rule: &str, model: &str, charged: u64, reserved: u64) {
@@ -61,7 +62,7 @@ impl SettledRatios {
         let mut pairs = self.pairs();
         let mut pair: RuleModel = (rule.into(), model.into());
         if pairs.len() >= Self::MAX_PAIRS && !pairs.contains_key(&pair) {
-            pair = (Metrics::OTHER.into(), Metrics::OTHER.into());
+            pair = (self.other.into(), self.other.into());
         }
         let histogram = pairs.entry(pair).or_default();
         histogram.buckets[BOUNDS.partition_point(|(bound, _)| *bound < ratio)] += 1;
@@ -84,6 +85,6 @@ impl SettledRatios {
     }
 
     fn pairs(&self) -> MutexGuard<'_, BTreeMap<RuleModel, RatioHistogram>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

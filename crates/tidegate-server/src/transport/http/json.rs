@@ -15,7 +15,7 @@ use tidegate::pricing::TokenUsage;
 use tidegate::{Key, Micros, RuleCheck, RuleLimit, Verdict, Wait};
 
 use super::problem::HttpProblem;
-use crate::check::{CheckDecision, CheckService, ModelCall};
+use crate::check::{CheckDecision, CheckService, ModelUsage};
 
 /// Key to check: a string, or several parts. At most 1024 bytes in total.
 #[derive(Clone, PartialEq, Eq, JsonSchema, Debug)]
@@ -199,7 +199,7 @@ impl CheckBody {
     ) -> Result<RuleChecks<'_>, HttpProblem> {
         let usage = self.usage.as_ref().map(TokenUsage::deserialize).transpose();
         let usage = usage.map_err(|error| HttpProblem::field("usage", error.to_string()))?;
-        let call = ModelCall { model: self.model.as_deref(), usage };
+        let call = ModelUsage { model: self.model.as_deref(), usage };
         let active = service.active();
         let mut checks = self.checks(service)?;
         let each = self.checks.iter().flatten().map(|StrictObject(one)| one.cost);
