@@ -36,6 +36,8 @@ pub(crate) fn canonical(written: &RuleFile, draft: &RuleDraft) -> RuleFile {
         cost: draft.cost_header.as_deref().map(|name| format!("header:{name}")),
         unit: written.unit,
         estimate: written.estimate,
+        reserve: written.reserve,
+        on_expiry: written.on_expiry,
         lease: written.lease,
         overrides: overrides.collect(),
         allow: written.allow.clone(),

@@ -7,8 +7,9 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate::policy::OnMissingKey;
-use tidegate::{LeaseSize, Unit};
+use tidegate::{LeaseSize, OnReserve, Unit};
 
+use crate::on_expiry::OnExpirySetting;
 use crate::on_store_failure::OnStoreFailureSetting;
 
 /// One rule: the requests it matches, the key it counts by, and its limits.
@@ -74,8 +75,8 @@ pub struct RuleFile {
         extend("examples" = ["header:x-cost"], "pattern" = r"^header:.+$|\$\{")
     )]
     pub cost: Option<String>,
-    /// What the rule counts. It decides the cost of a reservation with `model` and `usage`, and the
-    /// unit in headers. Default: plain permits.
+    /// What the rule counts. It sets the defaults of `reserve` and `on_expiry`, the cost of a
+    /// reservation with `model` and `usage`, and the unit in headers. Default: plain permits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Unit", extend("examples" = ["tokens"]))]
     pub unit: Option<Unit>,
@@ -84,6 +85,16 @@ pub struct RuleFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "u32", extend("examples" = [800], "minimum" = 1))]
     pub estimate: Option<u32>,
+    /// What a reservation does with the rule; default: `charge` for `unit: requests`, else `hold`.
+    /// `concurrency` limits are always held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnReserve")]
+    pub reserve: Option<OnReserve>,
+    /// What happens to held permits if a reservation is not settled by its deadline; default:
+    /// `charge` for `unit: tokens` and `unit: money`, else `release`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnExpirySetting")]
+    pub on_expiry: Option<OnExpirySetting>,
     /// Permits borrowed from the store at a time, to decide locally: `auto` or a number. Nothing is
     /// borrowed near the limit. No effect with `memory`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,6 +27,7 @@ mod http_prices;
 mod http_reservations;
 mod http_wait;
 mod listener;
+mod llm_gateway;
 mod memory;
 mod openapi;
 mod policy_without_rules;

@@ -1,7 +1,7 @@
 //! What a call to a language model costs under each rule of a policy.
 
-use tidegate::pricing::{ModelPrice, Prices, TokenUsage};
-use tidegate::{Cost, HoldId, PolicyRule, Unit};
+use tidegate::pricing::{ModelPrice, TokenUsage};
+use tidegate::{Cost, HoldId, PolicyRule, RuleCost, RuleLimit, Unit};
 
 use super::active_policy::ActivePolicy;
 use super::decision::CheckError;
@@ -18,8 +18,8 @@ pub struct ModelUsage<'a> {
 /// The costs of a call that has ended.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct UsageCosts<'p> {
-    /// The cost of each rule that counts tokens or money, and what [`Cost::MAX`] has cut off.
-    pub rules: Vec<(&'p str, Cost, u64)>,
+    /// The cost of each rule that counts tokens or money.
+    pub rules: Vec<RuleCost<'p>>,
     /// The name that the price is listed under, if it is not that of the model.
     pub priced_as: Option<&'p str>,
 }
@@ -64,8 +64,8 @@ impl ActivePolicy {
         let rules = self.policy.rules().iter().filter_map(|rule| {
             let unit = rule.unit().filter(|unit| *unit != Unit::Requests)?;
             let cost = usage.cost(unit, price.map(|(_, price)| price))?;
-            let charged = Cost::new(cost).unwrap_or(Cost::MAX);
-            Some((rule.name(), charged, cost - charged.get()))
+            // What is above the maximum is cut and reported when it is charged.
+            Some(RuleCost::new(rule.name(), Cost::total(cost)).if_held())
         });
         let priced_as = price.map(|(name, _)| name).filter(|name| Some(*name) != model);
         UsageCosts { rules: rules.collect(), priced_as }
@@ -82,19 +82,21 @@ impl ActivePolicy {
         own.or_else(|| prices.by_tag(reservation.tag()))
     }
 
-    /// The label of a model in metrics: its name, if it has a price of its own.
-    pub fn model_label(&self, model: Option<&str>, reservation: HoldId) -> Option<&str> {
-        let prices = self.prices.as_ref()?;
-        let found = match model {
-            Some(model) => prices.find(model),
-            None => prices.by_tag(reservation.tag()),
-        };
-        found.map(|(name, _)| name).filter(|name| *name != Prices::ANY)
+    /// The model of a reservation, if it has a price of its own.
+    pub fn reserved_model(&self, reservation: HoldId) -> Option<&str> {
+        self.prices.as_ref()?.by_tag(reservation.tag()).map(|(name, _)| name)
+    }
+
+    /// Whether a reservation holds permits of the limit that its settlement charges.
+    pub fn is_settled_later(&self, limit: &RuleLimit) -> bool {
+        let unit = self.policy.rule(limit.rule()).and_then(|rule| rule.unit());
+        limit.limit().lease().is_none() && unit != Some(Unit::Requests)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate::pricing::Prices;
     use tidegate_config::PolicyLoader;
 
     use super::super::active_policy::AdhocLimits;
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!((of_small.tag(), of_small.get() as u32), (Prices::tag("small"), 7));
         let costs = |active: &ActivePolicy, model, id| {
             let costs = active.costs_of_usage(&usage(100, 10), model, id);
-            let rules = costs.rules.iter().map(|(rule, cost, _)| format!("{rule} {cost}"));
+            let rules = costs.rules.iter().map(|one| format!("{} {}", one.rule, one.cost));
             (rules.collect::<Vec<_>>().join(", "), costs.priced_as.map(str::to_string))
         };
         let without = active("");
@@ -173,22 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn usage_beyond_one_cost_is_cut() {
-        let active = active("");
-        let costs = active.costs_of_usage(&usage(u64::MAX, 0), Some("small"), HoldId::from(7));
-        let cut = u64::MAX - Cost::MAX.get();
-        assert_eq!(costs.rules[0], ("tokens", Cost::MAX, cut));
-        assert_eq!(costs.rules[1].1, Cost::MAX);
-    }
-
-    #[test]
-    fn only_models_with_a_price_are_labels() {
+    fn the_model_of_a_reservation_is_in_its_id() {
         let active = active(ANY);
-        let of_small = HoldId::from(7).with_tag(Prices::tag("small"));
-        let label = |model| active.model_label(model, of_small);
-        assert_eq!(label(Some("free")), Some("free"));
-        assert_eq!(label(Some("large")), None);
-        assert_eq!(label(None), Some("small"));
-        assert_eq!(active.model_label(None, HoldId::from(7)), None);
+        let of = |model| HoldId::from(7).with_tag(Prices::tag(model));
+        assert_eq!(active.reserved_model(of("small")), Some("small"));
+        assert_eq!(active.reserved_model(of("large")), None);
+        assert_eq!(active.reserved_model(HoldId::from(7)), None);
     }
 }

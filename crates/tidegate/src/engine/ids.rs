@@ -77,7 +77,6 @@ impl HoldId {
     }
 
     /// The first 32 bits: a [tag](Self::with_tag), or random.
-    #[expect(clippy::cast_possible_truncation, reason = "32 bits are left")]
     pub const fn tag(self) -> u32 {
         (self.bits >> 96) as u32
     }

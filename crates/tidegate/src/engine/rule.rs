@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_core::{Algorithm, Limit};
+use tidegate_core::{Algorithm, Expiry, Limit};
 
 use super::bounds;
 use super::rule_limit::{
-    EnforcementMode, LeaseSize, LimitOrigin, OnStoreFailure, RuleLimit, SHADOW_PREFIX, Unit,
+    EnforcementMode, LeaseSize, LimitOrigin, OnReserve, OnStoreFailure, RuleLimit, SHADOW_PREFIX,
+    Unit,
 };
 use crate::network::InvalidNetwork;
 
@@ -149,11 +150,41 @@ impl Rule {
         limits.filter_map(Arc::get_mut).for_each(change);
     }
 
-    /// Sets what the rule counts. Call it before the rule is shared: a shared rule stays as it is.
+    /// Sets what the rule counts, and with it what a reservation does with the rule and when the
+    /// reservation expires. Call it before the rule is shared: a shared rule stays as it is.
     #[must_use]
     pub fn unit(mut self, unit: Unit) -> Self {
-        self.for_each_limit(|limit| limit.unit = Some(unit));
+        self.set_unit(unit);
         self
+    }
+
+    pub(crate) fn set_unit(&mut self, unit: Unit) {
+        self.for_each_limit(|limit| limit.unit = Some(unit));
+        self.set_on_reserve(unit.on_reserve());
+        self.set_on_expiry(unit.on_expiry());
+    }
+
+    /// Sets what a reservation does with the rule. Call it before the rule is shared.
+    #[must_use]
+    pub fn on_reserve(mut self, on_reserve: OnReserve) -> Self {
+        self.set_on_reserve(on_reserve);
+        self
+    }
+
+    pub(crate) fn set_on_reserve(&mut self, on_reserve: OnReserve) {
+        self.for_each_limit(|limit| limit.on_reserve = on_reserve);
+    }
+
+    /// Sets what happens to permits of the rule when a reservation expires. Call it before the rule
+    /// is shared.
+    #[must_use]
+    pub fn on_expiry(mut self, on_expiry: Expiry) -> Self {
+        self.set_on_expiry(on_expiry);
+        self
+    }
+
+    pub(crate) fn set_on_expiry(&mut self, on_expiry: Expiry) {
+        self.for_each_limit(|limit| limit.on_expiry = on_expiry);
     }
 
     /// Allows a process to borrow permits from the store and to decide by itself. Call it before

@@ -75,7 +75,12 @@ fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
             }
             @if rule.stop == Some(true) { li { "stop: later rules are skipped" } }
             @if let Some(cost) = &rule.cost { li { "cost from " code { (cost) } } }
-            @if let Some(unit) = rule.unit { li { "counts " (unit.name()) } }
+            @for (name, value) in [
+                ("unit", word(rule.unit)), ("reserve", word(rule.reserve)),
+                ("on_expiry", word(rule.on_expiry)),
+            ] {
+                @if let Some(value) = value { li { (name) ": " (value) } }
+            }
             @if let Some(estimate) = rule.estimate { li { "estimate " (number(estimate.into())) } }
             @match rule.lease {
                 Some(LeaseSetting::Auto(_)) => li { "lease: auto" },
@@ -169,4 +174,9 @@ fn rest(count: usize) -> Markup {
             p.muted { "and " (number((count - MAX_ENTRIES) as u64)) " more; see " code { "GET /v1/rules" } }
         }
     }
+}
+
+/// A setting as it is written in a policy.
+fn word(setting: Option<impl serde::Serialize>) -> Option<String> {
+    serde_json::to_value(setting?).ok()?.as_str().map(str::to_string)
 }
