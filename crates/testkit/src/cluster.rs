@@ -1,7 +1,6 @@
 //! A real Redis Cluster: three primaries with one replica each, killed on drop.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +10,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
-use crate::redis::{RedisServer, wait_poll_interval};
+use crate::redis::{RedisServer, ReservedPort, wait_poll_interval};
 use crate::timing::HANG;
 
 pub const PRIMARIES: usize = 3;
@@ -329,10 +328,9 @@ fn node() -> RedisServer {
             "--cluster-migration-barrier",
             "99",
         ]);
-        // The nodes use a second port, 10,000 above, for the cluster bus. It has to lie below the
-        // ephemeral range too.
-        let bus = server.port() + 10_000;
-        if bus < 32_768 && TcpListener::bind(("127.0.0.1", bus)).is_ok() {
+        // The nodes use a second port, 10,000 above, for the cluster bus.
+        server.bus = ReservedPort::of(server.port() + 10_000);
+        if server.bus.is_some() {
             server.restart();
             return server;
         }

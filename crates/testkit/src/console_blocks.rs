@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::redis::free_port;
+use crate::redis::ReservedPort;
 use crate::server::{TempFolder, tidegate_path, wait_until};
 
 /// Line between the outputs of two commands.
@@ -30,6 +30,7 @@ pub struct ConsoleBlocks {
     folder: TempFolder,
     /// As documented, and as used by this test.
     ports: Vec<(u16, u16)>,
+    _reserved: Vec<ReservedPort>,
     /// Commands wait for these, once a server was started.
     awaited: Vec<u16>,
     path: String,
@@ -39,13 +40,18 @@ pub struct ConsoleBlocks {
 impl ConsoleBlocks {
     /// `ports` are the documented ports of the servers that the page starts.
     pub fn new(ports: &[u16]) -> Self {
-        let mut all: Vec<_> = TIDEGATE_PORTS.map(|port| (port, free_port())).into();
+        let mut reserved = Vec::new();
+        let mut any_port = || {
+            reserved.push(ReservedPort::any());
+            reserved[reserved.len() - 1].number
+        };
+        let mut all: Vec<_> = TIDEGATE_PORTS.map(|port| (port, any_port())).into();
         let awaited: Vec<u16> = ports
             .iter()
             .map(|port| match all.iter().find(|(documented, _)| documented == port) {
                 Some((_, used)) => *used,
                 None => {
-                    all.push((*port, free_port()));
+                    all.push((*port, any_port()));
                     all[all.len() - 1].1
                 }
             })
@@ -57,7 +63,7 @@ impl ConsoleBlocks {
         let path = std::env::var("PATH").unwrap_or_default();
         let system = SYSTEM_FOLDERS.join(":");
         let path = format!("{}:{path}:{system}", folder.path("bin").display());
-        Self { folder, ports: all, awaited, path, variables: Vec::new() }
+        Self { folder, ports: all, _reserved: reserved, awaited, path, variables: Vec::new() }
     }
 
     /// Adds a program under the name that the page uses.
@@ -318,6 +324,7 @@ mod tests {
         let blocks = ConsoleBlocks {
             folder: TempFolder::new(),
             ports: vec![(8080, 1), (9000, 2)],
+            _reserved: Vec::new(),
             awaited: vec![],
             path: String::new(),
             variables: vec![],

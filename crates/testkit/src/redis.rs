@@ -5,7 +5,7 @@
 use std::env;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,9 @@ const MAX_POLLS: u32 = 2000;
 /// One server process, killed on drop.
 pub struct RedisServer {
     child: Option<Child>,
-    port: u16,
+    port: ReservedPort,
+    /// Second port of a Cluster node.
+    pub(crate) bus: Option<ReservedPort>,
     dir: PathBuf,
     args: Vec<String>,
     env: Vec<(String, PathBuf)>,
@@ -48,7 +50,7 @@ impl RedisServer {
             if self.launch() {
                 return self;
             }
-            self.port = free_port();
+            self.port = ReservedPort::any();
         }
         panic!("{} does not start; see {}", redis_server_path(), self.dir.join("log").display());
     }
@@ -60,15 +62,15 @@ impl RedisServer {
         let dir = env::temp_dir().join(format!("tidegate-redis-{}-{count}", process::id()));
         fs::create_dir_all(&dir).unwrap();
         let args = args.iter().map(ToString::to_string).collect();
-        Self { child: None, port: free_port(), dir, args, env: Vec::new() }
+        Self { child: None, port: ReservedPort::any(), bus: None, dir, args, env: Vec::new() }
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("redis://127.0.0.1:{}/", self.port())
     }
 
     /// The process. Panics when it is not running.
@@ -103,7 +105,7 @@ impl RedisServer {
             }
             wait_poll_interval();
         }
-        panic!("port {} does not become free again", self.port);
+        panic!("port {} does not become free again", self.port());
     }
 
     /// Output of `redis-cli` with these arguments. Hangs while the server is frozen.
@@ -111,7 +113,7 @@ impl RedisServer {
         // `redis-cli` is installed next to `redis-server`, `valkey-cli` next to `valkey-server`.
         let program = redis_server_path().replace("-server", "-cli");
         let output = Command::new(&program)
-            .args(["-p", &self.port.to_string()])
+            .args(["-p", &self.port().to_string()])
             .args(args)
             .output()
             .unwrap_or_else(|error| panic!("cannot run {program} ({error}); {INSTALL}"));
@@ -121,14 +123,14 @@ impl RedisServer {
     /// Makes this server a replica of `primary` and returns once it is synchronised: a primary
     /// killed earlier takes its data with it.
     pub fn replica_of(&self, primary: &Self) {
-        self.cli(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+        self.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
         for _ in 0..MAX_POLLS {
             if self.cli(&["INFO", "replication"]).contains("master_link_status:up") {
                 return;
             }
             wait_poll_interval();
         }
-        panic!("port {} does not become a replica of port {}", self.port, primary.port);
+        panic!("port {} does not become a replica of port {}", self.port(), primary.port());
     }
 
     /// Starts the process. False if it exits at once, as it does when the port is taken.
@@ -136,7 +138,7 @@ impl RedisServer {
         let log = fs::File::create(self.dir.join("log")).unwrap();
         let program = redis_server_path();
         let child = Command::new(&program)
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--port", &self.port().to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(["--repl-diskless-sync-delay", "0", "--loglevel", "warning"])
             .arg("--dir")
@@ -150,7 +152,7 @@ impl RedisServer {
             .unwrap_or_else(|error| panic!("cannot run {program} ({error}); {INSTALL}"));
         let child = self.child.insert(child);
         for _ in 0..MAX_POLLS {
-            if replies(self.port, child.id()) {
+            if replies(self.port.number, child.id()) {
                 return true;
             }
             if child.try_wait().unwrap().is_some() {
@@ -191,19 +193,46 @@ pub fn redis_server_path() -> String {
     env::var("TIDEGATE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
-/// A free port below the ephemeral range, so that no client socket takes it while the server is
-/// down. Each test process starts its search at another port.
+/// A free port. Nothing keeps it free: for a server that is stopped and started again, hold a
+/// [`ReservedPort`].
 pub fn free_port() -> u16 {
-    const FIRST: u32 = 10_000;
-    const COUNT: u32 = 20_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let offset = process::id().wrapping_mul(211);
-        let next = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(FIRST + next % COUNT).unwrap();
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
+    ReservedPort::any().number
+}
+
+/// A port that no other test takes while its server is down. It lies below the ephemeral range, so
+/// that no client socket takes it either.
+#[derive(Debug)]
+pub struct ReservedPort {
+    pub number: u16,
+    /// Tests of all processes reserve a TCP port by binding the UDP port of the same number, which
+    /// nothing else uses.
+    _udp: UdpSocket,
+}
+
+impl ReservedPort {
+    /// Each test process starts its search at another port.
+    pub fn any() -> Self {
+        const FIRST: u32 = 10_000;
+        const COUNT: u32 = 20_000;
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let offset = process::id().wrapping_mul(211);
+            let next = offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            let number = u16::try_from(FIRST + next % COUNT).unwrap();
+            if let Some(port) = Self::of(number) {
+                return port;
+            }
         }
+    }
+
+    /// `None` if the port is in use, reserved, or in the ephemeral range.
+    pub fn of(number: u16) -> Option<Self> {
+        if number >= 32_768 {
+            return None;
+        }
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Self { number, _udp: udp })
     }
 }
 

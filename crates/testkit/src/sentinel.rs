@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::redis::{RedisServer, free_port, redis_server_path, wait_poll_interval};
+use crate::redis::{RedisServer, ReservedPort, redis_server_path, wait_poll_interval};
 
 /// Name of the primary in the configuration of the sentinels.
 pub const MASTER_NAME: &str = "tides";
@@ -42,8 +42,11 @@ impl SentinelSetup {
     }
 
     pub fn url(&self) -> String {
-        let endpoints: Vec<String> =
-            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+        let endpoints: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port()))
+            .collect();
         format!("redis-sentinel://{}/{MASTER_NAME}", endpoints.join(","))
     }
 
@@ -116,7 +119,7 @@ impl SentinelSetup {
 /// One sentinel process, killed on drop.
 pub struct SentinelServer {
     child: Option<Child>,
-    port: u16,
+    port: ReservedPort,
     dir: PathBuf,
     password: Option<String>,
 }
@@ -130,18 +133,18 @@ impl SentinelServer {
         fs::create_dir_all(&dir).unwrap();
         let password = lines.iter().find_map(|line| line.strip_prefix("requirepass "));
         let password = password.map(ToOwned::to_owned);
-        let mut sentinel = Self { child: None, port: free_port(), dir, password };
+        let mut sentinel = Self { child: None, port: ReservedPort::any(), dir, password };
         for _ in 0..20 {
             if sentinel.launch(primary, lines) {
                 return sentinel;
             }
-            sentinel.port = free_port();
+            sentinel.port = ReservedPort::any();
         }
         panic!("no sentinel starts; see {}", sentinel.dir.join("log").display());
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// `kill -9`.
@@ -164,7 +167,7 @@ impl SentinelServer {
 
     pub fn cli(&self, args: &[&str]) -> String {
         let output = Command::new(redis_server_path().replace("-server", "-cli"))
-            .args(["--no-auth-warning", "-p", &self.port.to_string()])
+            .args(["--no-auth-warning", "-p", &self.port().to_string()])
             .args(self.password.iter().flat_map(|password| ["-a", &**password]))
             .args(args)
             .output()
@@ -188,7 +191,7 @@ impl SentinelServer {
             "port {}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER_NAME} 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds {MASTER_NAME} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER_NAME} 3000\n\
              sentinel parallel-syncs {MASTER_NAME} 1\n{}\n",
-            self.port,
+            self.port(),
             self.dir.display(),
             lines.join("\n")
         );

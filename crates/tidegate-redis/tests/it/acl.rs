@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use testkit::engine::{TEST_TIMEOUT, assert_admits, engine, wait_until};
-use testkit::redis::{RedisServer, free_port, redis_server_path};
+use testkit::redis::{RedisServer, ReservedPort, redis_server_path};
 use tidegate::Engine;
 use tidegate_redis::{Redis, RuntimeWrite};
 
@@ -39,17 +39,18 @@ fn as_user(server: &RedisServer, port: u16, user: &str, words: &[&str]) -> Strin
 /// A Sentinel that monitors a server as `main`, killed on drop.
 struct Sentinel {
     child: Child,
-    port: u16,
+    port: ReservedPort,
 }
 
 impl Sentinel {
     /// Its files are in the folder of the server.
     fn start(primary: &RedisServer) -> Self {
-        let port = free_port();
+        let port = ReservedPort::any();
         let dir = fs::read_link(format!("/proc/{}/cwd", primary.pid())).unwrap();
         let file = dir.join("sentinel.conf");
         let text = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {} 1\n",
+            "port {}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {} 1\n",
+            port.number,
             primary.port()
         );
         fs::write(&file, text).unwrap();
@@ -195,12 +196,13 @@ fn the_recipe_names_every_command_of_the_scripts_and_no_other() {
 async fn the_documented_sentinel_user_may_look_up_the_primary_and_subscribe() {
     let primary = RedisServer::start();
     let sentinel = Sentinel::start(&primary);
-    let port = sentinel.port.to_string();
+    let port = sentinel.port.number.to_string();
     wait_until(|| primary.cli(&["-p", &port, "PING"]) == "PONG").await;
     for words in recipe("tidegate-sentinel") {
         assert_eq!(primary.cli(&[&["-p", &port], &*words].concat()), "OK", "{words:?}");
     }
-    let command = |words: &[&str]| as_user(&primary, sentinel.port, "tidegate-sentinel", words);
+    let command =
+        |words: &[&str]| as_user(&primary, sentinel.port.number, "tidegate-sentinel", words);
     let reply = command(&["SENTINEL", "get-master-addr-by-name", "main"]);
     assert_eq!(reply, format!("127.0.0.1\n{}", primary.port()));
     assert_eq!(command(&["PING"]), "PONG");

@@ -8,23 +8,23 @@ use testkit::certificates::{TestCa, TestCertificate};
 use testkit::engine::{
     TEST_TIMEOUT, assert_admits, connect_error, connect_error_within, engine, wait_until,
 };
-use testkit::redis::{RedisServer, free_port};
+use testkit::redis::{RedisServer, ReservedPort};
 use tidegate::{Limit, Limiter};
 use tidegate_redis::{InvalidSettings, InvalidTls, Redis};
 
 /// A server with a plain port, for the test itself, and a TLS port.
 struct TlsServer {
     server: RedisServer,
-    port: u16,
+    port: ReservedPort,
 }
 
 impl TlsServer {
     /// `clients` is the value of `tls-auth-clients`.
     fn start(authority: &TestCa, certificate: &TestCertificate, clients: &str) -> Self {
-        let (port, ca) = (free_port(), authority.ca());
+        let (port, ca) = (ReservedPort::any(), authority.ca());
         let server = RedisServer::start_with(&[
             "--tls-port",
-            &port.to_string(),
+            &port.number.to_string(),
             "--tls-cert-file",
             &certificate.cert,
             "--tls-key-file",
@@ -38,7 +38,7 @@ impl TlsServer {
     }
 
     fn url(&self, host: &str, query: &str) -> String {
-        format!("rediss://{host}:{}/{query}", self.port)
+        format!("rediss://{host}:{}/{query}", self.port.number)
     }
 }
 
@@ -112,7 +112,8 @@ async fn tls_and_plain_ports_refuse_each_others_clients() {
     let url = format!("rediss://localhost:{plain}?ca={}", authority.ca());
     let error = connect_error_within(moment, &url).await;
     assert!(error.contains("cannot connect to redis"), "{error}");
-    let error = connect_error_within(moment, &format!("redis://localhost:{}", secure.port)).await;
+    let error =
+        connect_error_within(moment, &format!("redis://localhost:{}", secure.port.number)).await;
     assert!(error.contains("cannot connect to redis"), "{error}");
 }
 
