@@ -28,12 +28,12 @@ pub enum CellEvent {
     Reset,
     /// Permits were held.
     Hold(ModelHold),
-    /// A hold was settled, and `cost` was charged.
+    /// A hold was settled.
     Settle {
-        /// The hold as it was granted.
-        hold: ModelHold,
-        /// The cost of the settlement.
-        cost: i128,
+        /// The id of the hold.
+        id: u128,
+        /// What was charged then.
+        due: i128,
     },
     /// A hold was renewed: it lasts `ttl` from then on.
     Renew {
@@ -151,14 +151,9 @@ impl CellState {
                 self.holds.retain(|hold| hold.expiry == Expiry::Charge);
             }
             TimedEvent::Event(CellEvent::Hold(hold)) => self.holds.push(hold),
-            TimedEvent::Event(CellEvent::Settle { hold, cost }) => {
-                if self.has(hold.id) {
-                    self.holds.retain(|other| other.id != hold.id);
-                    self.charge(cost);
-                } else {
-                    let charged = if hold.expiry == Expiry::Charge { hold.cost } else { 0 };
-                    self.charge((cost - charged).max(0));
-                }
+            TimedEvent::Event(CellEvent::Settle { id, due }) => {
+                self.holds.retain(|hold| hold.id != id);
+                self.charge(due);
             }
             TimedEvent::Event(CellEvent::Renew { id, ttl }) => {
                 if let Some(place) = self.holds.iter().position(|hold| hold.id == id) {

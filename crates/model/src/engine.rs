@@ -4,16 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::{
-    Charge, Cost, Decision, Engine, EngineError, HoldId, Key, ManualClock, Micros, Rule, RuleLimit,
+    Charge, Cost, Costs, Decision, Engine, EngineError, Expiry, HoldId, Key, ManualClock, Micros,
+    OnReserve, Rule, RuleCost, RuleLimit, SettledCost,
 };
 
-use crate::{ModelAnswer, ModelCall, ModelCharge, ModelOp, Profile, SharingClass, Spec, System};
+use crate::{
+    CellUses, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp, ModelSettled, Profile,
+    SharingClass, Spec, System,
+};
 
 /// An engine with a clock that the trace sets. Every cell is a rule.
 pub struct EngineSystem<W> {
     clock: ManualClock,
     engine: Arc<dyn Engine>,
-    limits: Vec<Arc<RuleLimit>>,
+    limits: Vec<CellLimits>,
     /// Separates this trace from others on the same store.
     key: String,
     made: HashMap<u128, HoldId>,
@@ -49,7 +53,7 @@ where
         wait: W,
     ) -> Self {
         let class = SharingClass::Policies;
-        let limits = specs.iter().enumerate().map(|(i, spec)| limit(i, spec, class)).collect();
+        let limits = specs.iter().enumerate().map(|(i, spec)| limits(i, spec, class)).collect();
         Self { clock, engine, limits, key, made: HashMap::new(), class, wait }
     }
 
@@ -57,14 +61,19 @@ where
     #[must_use]
     pub fn with_limits_of_calls(mut self, specs: &[Spec]) -> Self {
         self.class = SharingClass::Calls;
-        let limits = specs.iter().enumerate().map(|(i, spec)| limit(i, spec, self.class));
+        let limits = specs.iter().enumerate().map(|(i, spec)| limits(i, spec, self.class));
         self.limits = limits.collect();
         self
     }
 
-    fn decide(&self, op: tidegate::Op, parts: &[ModelCharge]) -> Result<Decision, EngineError> {
+    fn decide(
+        &self,
+        op: tidegate::Op<'_>,
+        uses: CellUses,
+        parts: &[ModelCharge],
+    ) -> Result<Decision, EngineError> {
         let charge = |part: &ModelCharge| Charge {
-            limit: &self.limits[part.cell],
+            limit: self.limits[part.cell].of(uses[part.cell]),
             key: Key::from(&*self.key),
             cost: Cost::total(part.cost),
             caller: None,
@@ -72,21 +81,59 @@ where
         let charges: Vec<Charge<'_>> = parts.iter().map(charge).collect();
         let call = tidegate::Call { op, charges: &charges, idempotency_key: None };
         let decision = (self.wait)(self.engine.decide(call))?;
-        let held = charges.iter().any(|charge| op.holds(charge.limit.limit()));
+        let held = charges.iter().any(|charge| op.holds(charge.limit));
         assert_eq!(decision.hold().is_some(), held && decision.allowed(), "{op:?}: {decision:?}");
         Ok(decision)
     }
 }
 
-fn limit(cell: usize, spec: &Spec, class: SharingClass) -> Arc<RuleLimit> {
-    let limit = spec.limit().expect("a valid limit");
-    let name = format!("cell-{cell}");
-    let rule = match class {
-        SharingClass::Policies => Rule::new(&name, [limit]),
-        SharingClass::Calls => Rule::per_call(&name, [limit]),
+/// The limit of a cell, as rules that differ in what a reservation does with them.
+struct CellLimits {
+    released: Arc<RuleLimit>,
+    charging: Arc<RuleLimit>,
+    charged: Arc<RuleLimit>,
+}
+
+impl CellLimits {
+    fn of(&self, held: Option<Expiry>) -> &Arc<RuleLimit> {
+        match held {
+            Some(Expiry::Release) => &self.released,
+            Some(Expiry::Charge) => &self.charging,
+            None => &self.charged,
+        }
+    }
+}
+
+/// No cell is charged when a hold is made.
+const ALL_HELD: CellUses = [Some(Expiry::Release); MAX_CELLS];
+
+fn name_of(cell: usize) -> String {
+    format!("cell-{cell}")
+}
+
+fn limits(cell: usize, spec: &Spec, class: SharingClass) -> CellLimits {
+    let rule = || {
+        let limit = spec.limit().expect("a valid limit");
+        let rule = match class {
+            SharingClass::Policies => Rule::new(&name_of(cell), [limit]),
+            SharingClass::Calls => Rule::per_call(&name_of(cell), [limit]),
+        };
+        rule.expect("a valid rule")
     };
-    let rule = rule.expect("a valid rule");
-    rule.limits()[0].clone()
+    let first = |rule: Rule| rule.limits()[0].clone();
+    CellLimits {
+        released: first(rule()),
+        charging: first(rule().on_expiry(Expiry::Charge)),
+        charged: first(rule().on_reserve(OnReserve::Charge)),
+    }
+}
+
+fn settled(cost: &SettledCost) -> ModelSettled {
+    ModelSettled {
+        reserved: cost.reserved.get(),
+        charged: cost.charged.get(),
+        uncharged: cost.uncharged.get(),
+    }
 }
 
 impl<W> System for EngineSystem<W>
@@ -96,37 +143,61 @@ where
     fn apply(&mut self, call: &ModelCall) -> ModelAnswer {
         self.clock.set(Micros::new(call.now));
         let parts = &call.parts;
+        let key = self.key.clone();
+        let key = Key::from(&*key);
         let decision = match call.op {
-            ModelOp::Check => self.decide(tidegate::Op::Check, parts),
-            ModelOp::Peek => self.decide(tidegate::Op::Peek, parts),
-            ModelOp::Record => self.decide(tidegate::Op::Record, parts),
-            ModelOp::Refund => self.decide(tidegate::Op::Refund, parts),
-            ModelOp::Reset => self.decide(tidegate::Op::Reset, parts),
-            ModelOp::Hold { id, ttl, expiry } => {
+            ModelOp::Check => self.decide(tidegate::Op::Check, ALL_HELD, parts),
+            ModelOp::Peek => self.decide(tidegate::Op::Peek, ALL_HELD, parts),
+            ModelOp::Record => self.decide(tidegate::Op::Record, ALL_HELD, parts),
+            ModelOp::Refund => self.decide(tidegate::Op::Refund, ALL_HELD, parts),
+            ModelOp::Reset => self.decide(tidegate::Op::Reset, ALL_HELD, parts),
+            ModelOp::Hold { id, ttl, uses } => {
                 let (id, ttl) = (id.into(), Micros::new(ttl));
-                self.decide(tidegate::Op::hold(id, ttl, expiry), parts)
+                // The request can ask for it, or each rule.
+                let is_charging = |part: &ModelCharge| uses[part.cell] == Some(Expiry::Charge);
+                let (expiry, uses) = match parts.iter().all(is_charging) {
+                    true => (Expiry::Charge, ALL_HELD),
+                    false => (Expiry::Release, uses),
+                };
+                self.decide(tidegate::Op::hold(id, ttl, expiry), uses, parts)
             }
             ModelOp::Enter { id, ttl } => {
                 let (id, ttl) = (id.into(), Micros::new(ttl));
-                self.decide(tidegate::Op::enter(id, ttl), parts)
+                self.decide(tidegate::Op::enter(id, ttl), ALL_HELD, parts)
             }
-            ModelOp::Settle { id, cost, .. } => {
-                let cost = cost.map(Cost::total);
-                self.decide(tidegate::Op::Settle { id: self.made[&id], cost }, &[])
+            ModelOp::Settle { id, costs, .. } => {
+                let names: Vec<String> = (0..MAX_CELLS).map(name_of).collect();
+                let each = names.iter().zip(costs).filter_map(|(rule, cost)| {
+                    let key = (id % 2 == 0).then_some(key);
+                    Some(RuleCost { rule, key, cost: Cost::total(cost?) })
+                });
+                let each: Vec<RuleCost<'_>> = each.collect();
+                let is_cancel = !each.is_empty()
+                    && each.len() == parts.len()
+                    && each.iter().all(|cost| cost.cost.is_zero());
+                let costs = match &each[..] {
+                    [] => Costs::AsHeld,
+                    [only] if parts.len() == 1 => Costs::All(only.cost),
+                    [first, ..] if is_cancel => Costs::All(first.cost),
+                    each => Costs::Each(each),
+                };
+                let op = tidegate::Op::Settle { id: self.made[&id], costs };
+                self.decide(op, ALL_HELD, &[])
             }
-            ModelOp::Renew { id, ttl } => {
+            ModelOp::Renew { id, ttl, .. } => {
                 let ttl = Micros::new(ttl);
-                self.decide(tidegate::Op::Renew { id: self.made[&id], ttl }, &[])
+                let op = tidegate::Op::Renew { id: self.made[&id], ttl };
+                self.decide(op, ALL_HELD, &[])
             }
             ModelOp::Change(spec) => {
                 let cell = parts[0].cell;
-                self.limits[cell] = limit(cell, &spec, self.class);
-                self.decide(tidegate::Op::Peek, parts)
+                self.limits[cell] = limits(cell, &spec, self.class);
+                self.decide(tidegate::Op::Peek, ALL_HELD, parts)
             }
             ModelOp::Swap(spec) => {
                 let cell = parts[0].cell;
-                self.limits[cell] = limit(cell, &spec, self.class);
-                return ModelAnswer { verdicts: Vec::new(), refunded: 0, expired: false };
+                self.limits[cell] = limits(cell, &spec, self.class);
+                return ModelAnswer::default();
             }
         };
         let decision = decision.unwrap_or_else(|error| panic!("{call:?}: {error}"));
@@ -135,6 +206,7 @@ where
             verdicts: decision.verdicts.to_vec(),
             refunded: decision.refunded().get(),
             expired: decision.expired(),
+            settled: decision.settled().iter().map(settled).collect(),
         }
     }
 }

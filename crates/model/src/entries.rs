@@ -179,7 +179,7 @@ impl EntriesCell {
         self.expire(now);
         self.forget_unused(now);
         let by = match event {
-            CellEvent::Settle { hold: ModelHold { id, .. }, .. } | CellEvent::Renew { id, .. } => {
+            CellEvent::Settle { id, .. } | CellEvent::Renew { id, .. } => {
                 let reported = self.entry_of_hold(id, now);
                 // The same, if nothing is left.
                 let terms = self.entries[reported].terms;
@@ -212,7 +212,10 @@ impl EntriesCell {
                 self.entries = vec![LimitEntry::new(self.present, now)];
                 self.holds.retain(|hold| hold.expiry == Expiry::Charge);
             }
-            CellEvent::Settle { hold, cost } => self.settle(now, hold, cost),
+            CellEvent::Settle { id, due } => {
+                self.holds.retain(|hold| hold.id != id);
+                self.charge(now, due);
+            }
             CellEvent::Renew { id, ttl } => self.renew(now, id, ttl),
             CellEvent::Change(_) | CellEvent::Rebased => unreachable!("no effect on entries"),
         }
@@ -221,18 +224,6 @@ impl EntriesCell {
         if !is_call {
             self.drop_out_of_use(now, &by);
         }
-    }
-
-    fn settle(&mut self, now: i128, hold: ModelHold, cost: i128) {
-        let due = match self.holds.iter().position(|other| other.id == hold.id) {
-            Some(place) => {
-                self.holds.remove(place);
-                cost
-            }
-            None if hold.expiry == Expiry::Charge => (cost - hold.cost).max(0),
-            None => cost,
-        };
-        self.charge(now, due);
     }
 
     fn renew(&mut self, now: i128, id: u128, ttl: i128) {

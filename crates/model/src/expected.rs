@@ -5,7 +5,7 @@ use tidegate_core::{Expiry, Verdict, Wait};
 use crate::cell::{CellEvent, CellState, ModelCell, ModelHold};
 use crate::entries::{EntriesCell, SharingClass};
 use crate::spec::MAX;
-use crate::{ModelAnswer, ModelCall, ModelOp, Spec};
+use crate::{ModelAnswer, ModelCall, ModelOp, ModelSettled, Spec};
 
 /// A few cells, each one rule on one key.
 #[derive(Clone, Debug)]
@@ -130,10 +130,11 @@ impl ExpectedWorld {
                 if let ModelOp::Refund = call.op {
                     refunded = refunded.max(t.before.clone().refund(t.cost));
                 }
-                if let ModelOp::Settle { id, .. } | ModelOp::Renew { id, .. } = call.op {
-                    expired |= !t.before.has(id);
+                if let ModelOp::Settle { id, uses, .. } | ModelOp::Renew { id, uses, .. } = call.op
+                {
+                    expired |= uses[t.cell].is_some() && !t.before.has(id);
                 }
-                if let Some(event) = event(call, t.before.spec(), t.cost) {
+                if let Some(event) = event(call, t) {
                     self.cells[t.cell].push(i128::from(call.now), event);
                 } else {
                     self.touch(t.cell, call);
@@ -154,7 +155,25 @@ impl ExpectedWorld {
             let expected = expected(call, touched, &after, done);
             expected.judge(verdict).map_err(|why| format!("cell {}: {why}", part.cell))?;
         }
-        Ok(())
+        self.judge_settled(call, &touched, got)
+    }
+
+    fn judge_settled(
+        &self,
+        call: &ModelCall,
+        touched: &[CallCell],
+        got: &ModelAnswer,
+    ) -> Result<(), String> {
+        let ModelOp::Settle { .. } = call.op else {
+            return if got.settled.is_empty() { Ok(()) } else { Err("nothing was settled".into()) };
+        };
+        let expected = call.parts.iter().map(|part| {
+            let touched = touched.iter().find(|t| t.cell == part.cell).unwrap();
+            let after = self.cells[part.cell].at_op(&call.op, i128::from(call.now));
+            settled(call, touched, &after)
+        });
+        let expected: Vec<ModelSettled> = expected.collect();
+        if got.settled == expected { Ok(()) } else { Err(format!("expected settled {expected:?}")) }
     }
 
     /// A call charged nothing.
@@ -193,26 +212,72 @@ impl ModelOp {
     }
 }
 
+/// What settling a cell has charged, by what is used before and after.
+fn settled(call: &ModelCall, touched: &CallCell, after: &CellState) -> ModelSettled {
+    let reserved = touched.cost;
+    let number = |permits: i128| permits as u64;
+    let Some(Settling { actual, at_end, due }) = Settling::of(call, touched) else {
+        let reserved = number(reserved);
+        return ModelSettled { reserved, charged: reserved, uncharged: 0 };
+    };
+    let reserved = number(reserved);
+    if touched.before.spec().is_held() {
+        return ModelSettled { reserved, ..ModelSettled::default() };
+    }
+    let charged = at_end + (after.used() - touched.before.used()).clamp(0, due);
+    let uncharged = (actual - charged).max(0);
+    ModelSettled { reserved, charged: number(charged), uncharged: number(uncharged) }
+}
+
+/// How a cell that is held is settled.
+struct Settling {
+    actual: i128,
+    /// What was charged when the hold expired.
+    at_end: i128,
+    /// What is charged now.
+    due: i128,
+}
+
+impl Settling {
+    /// The largest cost of one charge.
+    const MAX_COST: i128 = 1 << 32;
+
+    /// None if the call does not settle the cell, or the cell was charged at the start.
+    fn of(call: &ModelCall, touched: &CallCell) -> Option<Self> {
+        let ModelOp::Settle { id, uses, costs } = call.op else { return None };
+        let expiry = uses[touched.cell]?;
+        let is_charged = expiry == Expiry::Charge && !touched.before.has(id);
+        let at_end = if is_charged { touched.cost } else { 0 };
+        let actual = costs[touched.cell].map_or(touched.cost, i128::from);
+        let due = (actual.min(touched.cost.max(Self::MAX_COST)) - at_end).max(0);
+        Some(Self { actual, at_end, due })
+    }
+}
+
 /// The effect of a call on a cell.
-fn event(call: &ModelCall, spec: &Spec, cost: i128) -> Option<CellEvent> {
+fn event(call: &ModelCall, touched: &CallCell) -> Option<CellEvent> {
+    let &CallCell { cell, cost, ref before } = touched;
     let hold = |id, ttl: u64, expiry| {
         let ttl = i128::from(ttl);
         ModelHold { id, cost, deadline: (i128::from(call.now) + ttl).min(MAX), ttl, expiry }
     };
-    if let Some((id, ttl, expiry)) = call.op.hold_on(spec) {
+    if let Some((id, ttl, expiry)) = call.op.hold_on(cell, before.spec()) {
         return Some(CellEvent::Hold(hold(id, ttl, expiry)));
     }
     match call.op {
-        ModelOp::Check | ModelOp::Enter { .. } => (cost > 0).then_some(CellEvent::Charge(cost)),
+        ModelOp::Check | ModelOp::Hold { .. } | ModelOp::Enter { .. } => {
+            (cost > 0).then_some(CellEvent::Charge(cost))
+        }
         ModelOp::Record => (cost > 0).then_some(CellEvent::Record(cost)),
-        ModelOp::Peek | ModelOp::Hold { .. } => None,
+        ModelOp::Peek => None,
         ModelOp::Refund => Some(CellEvent::Refund(cost)),
         ModelOp::Reset => Some(CellEvent::Reset),
-        ModelOp::Settle { id, expiry, cost: named } => Some(CellEvent::Settle {
-            hold: hold(id, 0, expiry),
-            cost: named.map_or(cost, i128::from),
-        }),
-        ModelOp::Renew { id, ttl } => Some(CellEvent::Renew { id, ttl: i128::from(ttl) }),
+        ModelOp::Settle { id, .. } => {
+            Settling::of(call, touched).map(|settling| CellEvent::Settle { id, due: settling.due })
+        }
+        ModelOp::Renew { id, ttl, uses } => {
+            uses[cell].map(|_| CellEvent::Renew { id, ttl: i128::from(ttl) })
+        }
         ModelOp::Change(spec) | ModelOp::Swap(spec) => Some(CellEvent::Change(spec)),
     }
 }
@@ -227,14 +292,8 @@ fn expected<'a>(
     if !call.op.can_be_denied() || touched.cost == 0 {
         // The verdict of a peek, and the delay of a settled hold.
         let allowed = after.allows(0);
-        let delay = match call.op {
-            ModelOp::Settle { id, expiry, cost } => {
-                let ended = !before.has(id) && expiry == Expiry::Charge;
-                let due = cost.map_or(touched.cost, i128::from);
-                if due > if ended { touched.cost } else { 0 } { before.delay() } else { 0 }
-            }
-            _ => 0,
-        };
+        let settling = Settling::of(call, touched);
+        let delay = if settling.is_some_and(|one| one.due > 0) { before.delay() } else { 0 };
         return Expected { allowed, delay, retry: Some((1, after)), reported: after };
     }
     let allowed = before.allows(touched.cost);

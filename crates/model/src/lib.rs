@@ -45,5 +45,7 @@ pub use rng::TraceRng;
 pub use run::{Mismatch, PrintOnPanic, Stats, print_line, run};
 pub use run_size::run_size;
 pub use spec::{BucketKind, MAX, Spec, WindowKind};
-pub use system::{ModelAnswer, ModelCall, ModelCharge, ModelOp, System};
+pub use system::{
+    CellUses, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp, ModelSettled, System,
+};
 pub use trace::Profile;

@@ -40,25 +40,27 @@ pub enum ModelOp {
     Record,
     Refund,
     Reset,
+    /// Holds each cell with this expiry, and charges those without one.
     Hold {
         id: u128,
         ttl: u64,
-        expiry: Expiry,
+        uses: CellUses,
     },
     /// Holds the cells that count holders until it is released, and charges all others.
     Enter {
         id: u128,
         ttl: u64,
     },
-    /// Charges every cell of the hold `cost`, or the permits that it held.
+    /// Charges each cell that is held its actual cost, or the permits that it held.
     Settle {
         id: u128,
-        expiry: Expiry,
-        cost: Option<u64>,
+        uses: CellUses,
+        costs: [Option<u64>; MAX_CELLS],
     },
     Renew {
         id: u128,
         ttl: u64,
+        uses: CellUses,
     },
     /// Changes the limit of one cell, and peeks.
     Change(Spec),
@@ -66,11 +68,17 @@ pub enum ModelOp {
     Swap(Spec),
 }
 
+/// The most cells of a trace.
+pub const MAX_CELLS: usize = 4;
+
+/// What a hold does with each cell: it is held with this expiry, or charged when the hold is made.
+pub type CellUses = [Option<Expiry>; MAX_CELLS];
+
 impl ModelOp {
-    /// The hold that it makes on a cell of this limit, if every cell allows it: id, TTL and expiry.
-    pub fn hold_on(&self, spec: &Spec) -> Option<(u128, u64, Expiry)> {
+    /// The hold that it makes on this cell, if every cell allows it: id, TTL and expiry.
+    pub fn hold_on(&self, cell: usize, spec: &Spec) -> Option<(u128, u64, Expiry)> {
         match *self {
-            Self::Hold { id, ttl, expiry } => Some((id, ttl, expiry)),
+            Self::Hold { id, ttl, uses } => uses[cell].map(|expiry| (id, ttl, expiry)),
             Self::Enter { id, ttl } if spec.is_held() => Some((id, ttl, Expiry::Release)),
             _ => None,
         }
@@ -78,7 +86,7 @@ impl ModelOp {
 }
 
 /// The result of a call.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ModelAnswer {
     /// One per part, in order; the same twice for a cell that occurs twice.
     pub verdicts: Vec<Verdict>,
@@ -86,4 +94,17 @@ pub struct ModelAnswer {
     pub refunded: u64,
     /// The hold to settle or renew had expired in at least one cell.
     pub expired: bool,
+    /// One per part of `Settle`; otherwise empty.
+    pub settled: Vec<ModelSettled>,
+}
+
+/// What settling a hold has charged to a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ModelSettled {
+    /// What was held, or charged when the hold was made.
+    pub reserved: u64,
+    /// What was charged in total.
+    pub charged: u64,
+    /// What was cut off.
+    pub uncharged: u64,
 }

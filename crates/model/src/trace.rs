@@ -6,7 +6,8 @@ use crate::cell::CellState;
 use crate::flips::Flips;
 use crate::spec::{MAX, WindowKind};
 use crate::{
-    ChangeModel, ExpectedWorld, ModelAnswer, ModelCall, ModelCharge, ModelOp, Spec, TraceRng,
+    CellUses, ChangeModel, ExpectedWorld, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp,
+    Spec, TraceRng,
 };
 
 const DAY: u64 = 86_400_000_000;
@@ -96,7 +97,7 @@ pub(crate) struct Trace {
 #[derive(Clone)]
 struct Granted {
     id: u128,
-    expiry: Expiry,
+    uses: CellUses,
     parts: Vec<ModelCharge>,
     /// The deadline that it was granted with or renewed to.
     until: u64,
@@ -105,6 +106,11 @@ struct Granted {
 }
 
 impl Granted {
+    /// Is this cell held, and charged if it expires?
+    fn is_charging(&self, cell: usize) -> bool {
+        self.uses[cell] == Some(Expiry::Charge)
+    }
+
     /// Can a system have forgotten under which limit it is settled?
     fn may_be_forgotten(&self, world: &ExpectedWorld, now: u64) -> bool {
         self.changed.iter().any(|&cell| world.is_unused(cell, now))
@@ -192,8 +198,13 @@ impl Trace {
             return ModelCall { now: self.now, op: ModelOp::Swap(spec), parts };
         }
         self.move_time(&world.situation(cell, self.now));
-        let op = self.op(cell, world);
+        let mut op = self.op(cell, world);
         let parts = self.parts(op, cell, world);
+        if let ModelOp::Hold { uses, .. } = op
+            && parts.iter().all(|part| uses[part.cell].is_none())
+        {
+            op = ModelOp::Check; // there is nothing to hold
+        }
         ModelCall { now: self.now, op, parts }
     }
 
@@ -222,21 +233,26 @@ impl Trace {
                 if result.verdicts.iter().all(|v| v.allowed) =>
             {
                 let mut parts: Vec<ModelCharge> = Vec::new();
-                let mut made = None;
+                let (mut made, mut uses) = (None, CellUses::default());
                 for part in &call.parts {
-                    let Some(hold) = call.op.hold_on(&self.specs[part.cell]) else { continue };
-                    made = Some(hold);
+                    let hold = call.op.hold_on(part.cell, &self.specs[part.cell]);
+                    made = hold.or(made);
+                    uses[part.cell] = hold.map(|(_, _, expiry)| expiry);
+                    // Only a reservation reports cells that it has charged.
+                    if hold.is_none() && matches!(call.op, ModelOp::Enter { .. }) {
+                        continue;
+                    }
                     match parts.iter_mut().find(|p| p.cell == part.cell) {
                         Some(twice) => twice.cost += part.cost,
                         None => parts.push(*part),
                     }
                 }
-                if let Some((id, ttl, expiry)) = made {
+                if let Some((id, ttl, _)) = made {
                     let (until, changed) = (call.now + ttl, Vec::new());
-                    self.granted.push(Granted { id, expiry, parts, until, changed });
+                    self.granted.push(Granted { id, uses, parts, until, changed });
                 }
             }
-            ModelOp::Renew { id, ttl } if !result.expired => {
+            ModelOp::Renew { id, ttl, .. } if !result.expired => {
                 let renewed = self.granted.iter_mut().filter(|granted| granted.id == id);
                 renewed.for_each(|granted| granted.until = call.now + ttl);
             }
@@ -245,8 +261,7 @@ impl Trace {
             ModelOp::Reset => {
                 let cell = call.parts[0].cell;
                 let elsewhere = |granted: &Granted| granted.parts.iter().all(|p| p.cell != cell);
-                self.granted
-                    .retain(|granted| granted.expiry == Expiry::Charge || elsewhere(granted));
+                self.granted.retain(|granted| granted.is_charging(cell) || elsewhere(granted));
             }
             ModelOp::Change(spec) | ModelOp::Swap(spec) => {
                 let cell = call.parts[0].cell;
@@ -317,9 +332,8 @@ impl Trace {
             15..=21 if !holds_only => ModelOp::Refund,
             22 => ModelOp::Reset,
             23..=34 if self.holds || holds_only => {
-                let charging = self.charging_holds && rng.one_in(2);
-                let expiry = if charging { Expiry::Charge } else { Expiry::Release };
-                ModelOp::Hold { id: self.new_id(), ttl: self.ttl(cell), expiry }
+                let uses = self.uses();
+                ModelOp::Hold { id: self.new_id(), ttl: self.ttl(cell), uses }
             }
             35..=46 if !self.granted.is_empty() => {
                 let place = rng.below(self.granted.len() as u64) as usize;
@@ -327,19 +341,29 @@ impl Trace {
                 if self.profile.forgets && granted.may_be_forgotten(world, self.now) {
                     return ModelOp::Peek;
                 }
-                let Granted { id, expiry, ref parts, .. } = *granted;
+                let Granted { id, uses, ref parts, .. } = *granted;
                 if rng.one_in(4) {
-                    return ModelOp::Renew { id, ttl: self.ttl(cell) };
+                    return ModelOp::Renew { id, ttl: self.ttl(cell), uses };
                 }
-                let own = parts[0].cost;
-                let cost = match rng.below(6) {
-                    0 => Some(0),
-                    1 => Some(own / 2),
-                    2 => Some((own + 1).min(MAX_COST)),
-                    3 => Some(rng.magnitude(MAX_COST)),
-                    _ => None,
-                };
-                ModelOp::Settle { id, expiry, cost }
+                let mut costs = [None; MAX_CELLS];
+                let (is_cancelled, is_as_held) = (rng.one_in(6), rng.one_in(4));
+                for part in parts.iter().filter(|part| uses[part.cell].is_some()) {
+                    // Slots have no actual cost.
+                    if self.specs[part.cell].is_held() || is_as_held {
+                        continue;
+                    }
+                    costs[part.cell] = match rng.below(7) {
+                        _ if is_cancelled => Some(0),
+                        0 => Some(0),
+                        1 => Some(part.cost / 2),
+                        2 => Some(part.cost + 1),
+                        3 => Some(rng.magnitude(MAX_COST)),
+                        4 => Some(rng.magnitude(2 * MAX_COST)),
+                        5 => Some(part.cost),
+                        _ => None,
+                    };
+                }
+                ModelOp::Settle { id, uses, costs }
             }
             47..=50 if self.changes => {
                 let old = self.specs[cell];
@@ -354,6 +378,23 @@ impl Trace {
             }
             _ => ModelOp::Check,
         }
+    }
+
+    /// What a hold does with each cell.
+    fn uses(&mut self) -> CellUses {
+        let all_charging = self.charging_holds && self.rng.one_in(4);
+        let mut uses = [Some(Expiry::Release); MAX_CELLS];
+        for (spec, held) in self.specs.iter().zip(&mut uses) {
+            *held = match self.rng.below(8) {
+                _ if spec.is_held() => Some(Expiry::Release),
+                _ if all_charging => Some(Expiry::Charge),
+                0..=2 if self.charging_holds => Some(Expiry::Charge),
+                // A cell that was charged is reported under the newest limit, not under its own.
+                3..=4 if self.flips.is_none() => None,
+                _ => Some(Expiry::Release),
+            };
+        }
+        uses
     }
 
     fn new_id(&mut self) -> u128 {
@@ -399,6 +440,7 @@ impl Trace {
             let found = world.situation(cell, self.now);
             let zero_is_fine = match op {
                 ModelOp::Enter { .. } => !found.spec().is_held(),
+                ModelOp::Hold { uses, .. } => uses[cell].is_none(),
                 _ => matches!(op, ModelOp::Check | ModelOp::Peek),
             };
             let cost = self.cost(&found).max(u64::from(!zero_is_fine));

@@ -132,7 +132,7 @@ pub fn limit(name: &str, text: &str) -> Arc<RuleLimit> {
 /// Decides about one permit.
 pub async fn decide(
     engine: &Redis,
-    op: Op,
+    op: Op<'_>,
     limit: &Arc<RuleLimit>,
     key: &str,
     id: Option<&str>,

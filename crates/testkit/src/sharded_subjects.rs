@@ -66,7 +66,7 @@ impl ShardedSubjects {
     pub async fn decide(
         &self,
         engine: &Redis,
-        op: Op,
+        op: Op<'_>,
         limits: &[usize],
         id: Option<&str>,
     ) -> Result<Decision, EngineError> {

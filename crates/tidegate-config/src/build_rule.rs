@@ -41,11 +41,20 @@ pub(crate) fn build(written: &RuleFile) -> BuiltRule {
     let mut rule = None;
     if reader.faults.is_empty() {
         match PolicyRule::new(draft) {
-            Ok(built) => {
-                rule = Some(match lease {
-                    Some(size) => built.lease(size),
-                    None => built,
-                });
+            Ok(mut built) => {
+                if let Some(size) = lease {
+                    built = built.lease(size);
+                }
+                if let Some(unit) = written.unit {
+                    built = built.unit(unit);
+                }
+                if let Some(on_reserve) = written.reserve {
+                    built = built.on_reserve(on_reserve);
+                }
+                if let Some(on_expiry) = written.on_expiry {
+                    built = built.on_expiry(on_expiry.into());
+                }
+                rule = Some(built);
             }
             Err(error) => reader.fault("", "rule", error),
         }

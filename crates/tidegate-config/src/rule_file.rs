@@ -6,9 +6,10 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate::LeaseSize;
 use tidegate::policy::OnMissingKey;
+use tidegate::{LeaseSize, OnReserve, Unit};
 
+use crate::on_expiry::OnExpirySetting;
 use crate::on_store_failure::OnStoreFailureSetting;
 
 /// One rule: the requests it matches, the key it counts by, and its limits.
@@ -74,6 +75,20 @@ pub struct RuleFile {
         extend("examples" = ["header:x-cost"], "pattern" = r"^header:.+$|\$\{")
     )]
     pub cost: Option<String>,
+    /// What the rule counts. It sets the defaults of `reserve` and `on_expiry`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Unit")]
+    pub unit: Option<Unit>,
+    /// What a reservation does with the rule; default: `charge` for `unit: requests`, else `hold`.
+    /// `concurrency` limits are always held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnReserve")]
+    pub reserve: Option<OnReserve>,
+    /// What happens to held permits if a reservation is not settled by its deadline; default:
+    /// `charge` for `unit: tokens` and `unit: money`, else `release`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OnExpirySetting")]
+    pub on_expiry: Option<OnExpirySetting>,
     /// Permits borrowed from the store at a time, to decide locally: `auto` or a number. Nothing is
     /// borrowed near the limit. No effect with `memory`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,24 +5,24 @@
 --       record of a hold, if the operation uses one; then the record of an id, if there is one;
 --       then, after status 7, the record of the hold that was made with this id
 -- ARGV  1 protocol (1)   2 operation   3 instant, '' for Redis's clock (tests pass one)
---       4 hold: id, 32 hexadecimal digits, or ''   5 ttl in us   6 expiry: 0 release, 1 charge
---         (hold, enter and visit alike; enter has no expiry but release, and no id at 8)
---       7 settle: the cost to charge, '' for the held cost
---       8 id: fingerprint of the request, or ''
---       9 hold, enter, visit: record of the client; drop: only if the record is this, or ''
---       10 number of parts, then for each part:
+--       4 hold: id, 32 hexadecimal digits, or ''   5 ttl in us
+--       6 id: fingerprint of the request, or ''
+--       7 hold, visit: record of the client; drop: only if the record is this, or ''
+--       8 number of parts, then for each part:
 --          extra keys: 0 none, 1 the log, 2 the holds, 3 both; algorithm, its numbers (see each
---          file's "limit"), boundaries of calendar windows: how many, then each; cost; caller (''
---          for none); mode: '' enforced, 'shadow' evaluated and not enforced, 'call' enforced, and
+--          file's "limit"), boundaries of calendar windows: how many, then each; cost; hold: '' for a
+--          part that is not held, else for hold and visit its expiry (0 release, 1 charge), for
+--          settle the cost to charge or 'held' for what is held, for renew and drop 'held';
+--          caller ('' for none); mode: '' enforced, 'shadow' evaluated and not enforced, 'call' enforced, and
 --          the limit comes with the call
 -- reply {status, now, refunded, expired, id of the new hold or '', then for each part:
 --        allowed, retry_after (-1 never), delay, remaining, reset_after, used, held}   spans in us
---       after `settle`, `renew`, `drop` and with status 6 the capacity of each part follows
+--       after `settle`, `renew`, `drop` and with status 6 the capacity of each part follows; after
+--       `settle` then for each part: reserved, charged, uncharged
 --       `visit` is a hold whose record is deleted when it is settled; with an id that was charged
 --       it holds nothing, and `settle` reports that; `drop` releases a hold and deletes its record,
 --       unless it was charged when it expired
---       `enter` holds the parts with a concurrency limit and charges the others; its hold consists
---       of the held parts, and there is none if there are none
+--       parts of a hold that are not held are charged when it is made, and only reported later
 --       `inspect` adds how the limit recovers: the number of points, then for each a span (-1
 --       never) and the permits that fit then; a log then its entries, oldest first: permits,
 --       caller; at most 1,000
@@ -40,23 +40,17 @@ local HOUR_US = 3600000000
 if argument('protocol') ~= '1' then
   fail('unsupported protocol version; use the script of your version')
 end
+local MAX_COST = 4294967296 -- of one charge
 local OPERATIONS = { check = 0, peek = 0, inspect = 0, record = 0, refund = 0, reset = 0, hold = 1,
-  enter = 1, visit = 1, settle = 1, renew = 1, drop = 1 }
+  visit = 1, settle = 1, renew = 1, drop = 1 }
 local op = argument('operation')
 local uses_hold = OPERATIONS[op] == 1
 keeps_limit = op == 'settle' or op == 'renew' or op == 'drop'
 only_reads = op == 'peek' or op == 'inspect'
 local instant = read_instant()
 local hold = { id = argument('hold id') }
-local of_request = op == 'enter' or op == 'visit'
-local makes_hold = op == 'hold' or of_request
+local makes_hold = op == 'hold' or op == 'visit'
 hold.ttl = numeric('ttl', (makes_hold or op == 'renew') and 1 or 0)
-hold.expiry = numeric('expiry', 0, op == 'enter' and 0 or 1)
-local settle_cost = argument('settle cost')
-local actual_cost = settle_cost ~= '' and number(settle_cost, 'settle cost') or nil
-if op == 'drop' then
-  actual_cost = 0
-end
 local request = argument('request')
 local blob = argument('record')
 if not OPERATIONS[op] then
@@ -65,23 +59,30 @@ elseif uses_hold and (#hold.id ~= 32 or find(hold.id, '%X')) then
   fail('bad hold id')
 elseif request ~= '' and #request ~= 32 then
   fail('bad fingerprint')
-elseif request ~= '' and op == 'enter' then
-  fail('enter takes no id')
 end
 now = read_clock(instant)
 
-local parts = {}
+local parts, held_parts = {}, {}
 local in_calendar = true
 for i = 1, numeric('parts', 1, MAX_PARTS) do
   local extra = numeric('keys', 0, 3)
   local part = read_limit()
   in_calendar = part.in_calendar and in_calendar
-  part.is_held = op == 'hold' or op == 'visit' or op == 'enter' and part.alg.is_held
-  part.cost = numeric('cost', part.is_held and 1 or 0)
+  part.cost = numeric('cost')
+  local held = argument('hold')
+  if held ~= '' then
+    part.is_held = makes_hold
+    part.expiry = makes_hold and number(held, 'hold', 0, part.alg.is_held and 0 or CHARGE)
+    part.actual = op == 'settle' and held ~= 'held' and number(held, 'hold') or nil
+    table.insert(held_parts, part)
+  end
   part.caller = argument('caller')
   read_mode(part)
   part.is_reset = op == 'reset'
   read_keys(part, extra, parts)
+  if part.is_held and part.cost == 0 then
+    fail('bad number for cost')
+  end
   parts[i] = part
 end
 local record_key = uses_hold and key() or nil
@@ -120,6 +121,11 @@ local function add_capacities()
   for _, part in ipairs(parts) do
     table.insert(reply, part.limit.capacity)
   end
+  for _, part in ipairs(op == 'settle' and parts or {}) do
+    table.insert(reply, part.reserved or part.cost)
+    table.insert(reply, part.charged or part.cost)
+    table.insert(reply, part.uncharged or 0)
+  end
 end
 
 local function peek_all()
@@ -135,8 +141,9 @@ end
 local function count_active(members)
   local active, all = 0, 0
   for i, member in ipairs(members) do
-    if parts[i] and not parts[i].is_shadow then
-      local deadline = member and redis.call('ZSCORE', parts[i].keys.holds, member)
+    local part = held_parts[i]
+    if part and not part.is_shadow then
+      local deadline = member and redis.call('ZSCORE', part.keys.holds, member)
       active = active + (deadline and tonumber(deadline) > now and 1 or 0)
       all = all + 1
     end
@@ -153,7 +160,7 @@ end
 local function members_of(key)
   local present = {}
   local ended = redis.call('HEXISTS', key, 's') == 1
-  for i in ipairs(parts) do
+  for i in ipairs(held_parts) do
     present[i] = not ended and redis.call('HGET', key, 'm' .. i)
   end
   return present
@@ -174,8 +181,13 @@ if once_key then
       return { 3, now }
     end
     local stored = cmsgpack.unpack(string.sub(record, next_byte + 32))
+    local nth = {}
+    for i, part in ipairs(held_parts) do
+      nth[part] = i
+    end
     for i, part in ipairs(parts) do
-      missing[i] = stored.members[i] and not part.keys.holds and EXTRA_HOLDS or 0
+      local member = nth[part] and stored.members[nth[part]]
+      missing[i] = member and not part.keys.holds and EXTRA_HOLDS or 0
     end
     if missing_reply(missing) then
       return missing_reply(missing)
@@ -249,8 +261,7 @@ if op == 'check' or op == 'peek' or makes_hold then
     is_free = is_free and part.cost == 0
   end
   if makes_hold and redis.call('EXISTS', record_key) == 1 then
-    local is_active = op ~= 'enter' and count_active(members_of(record_key)) > 0
-    return { 5, now, is_active and 1 or 0 }
+    return { 5, now, count_active(members_of(record_key)) > 0 and 1 or 0 }
   end
   if op == 'peek' or not allowed or is_free then
     for _, part in ipairs(parts) do
@@ -264,8 +275,9 @@ if op == 'check' or op == 'peek' or makes_hold then
     add_verdicts(verdicts)
     return reply
   end
-  -- One for each held part, in the order of the parts, by which they are settled.
-  local members, made = {}, op ~= 'enter' and makes_hold
+  -- One for each held part, in the order of the parts, by which they are settled. A visit whose
+  -- parts are held by no limit, all of them shadow limits that deny it, makes no hold.
+  local members, made = {}, op == 'hold'
   for i, part in ipairs(parts) do
     local member = ''
     -- A shadow limit that denies the call is not charged.
@@ -275,7 +287,7 @@ if op == 'check' or op == 'peek' or makes_hold then
       if part.is_held then
         part.h = part.h or holds.new(part.keys.holds)
         part.h.stale = part.stale
-        member = holds.add(part.h, hold.id, part.cost, hold.ttl, hold.expiry, now)
+        member = holds.add(part.h, hold.id, part.cost, hold.ttl, part.expiry, now)
         made = true
       else
         charge(part, part.cost)
@@ -293,9 +305,9 @@ if op == 'check' or op == 'peek' or makes_hold then
   save_dirty(parts, grows)
   if made then
     reply[5] = hold.id
-    local fields = { 'v', RECORD_VERSION, 'b', blob, 'e', hold.expiry, 'f',
+    local fields = { 'v', RECORD_VERSION, 'b', blob, 'f',
       string.format('%.0f', now + hold.ttl + HOUR_US) }
-    if of_request then
+    if op == 'visit' then
       -- One for every request, and its result is never read again: deleted when it is settled.
       table.insert(fields, 'd')
       table.insert(fields, 1)
@@ -349,8 +361,8 @@ if op == 'record' or op == 'refund' or op == 'reset' then
   return reply
 end
 
--- Operations on a hold: its record has the expiry, and the result if it was settled.
-local record = redis.call('HMGET', record_key, 'v', 'e', 'f', 's', 'r', 'd', 'b')
+-- Operations on a hold: its record has its members, and the result if it was settled.
+local record = redis.call('HMGET', record_key, 'v', 'f', 's', 'r', 'd', 'b')
 if not record[1] then
   return { 2, now }
 end
@@ -358,45 +370,85 @@ if tonumber(record[1]) > RECORD_VERSION then
   fail('the hold was written by a newer version; not modified')
 end
 -- A late `drop` must not end a newer hold with the same id.
-if tonumber(record[3]) <= now or op == 'drop' and blob ~= '' and blob ~= record[7] then
+if tonumber(record[2]) <= now or op == 'drop' and blob ~= '' and blob ~= record[6] then
   return { 2, now }
 end
-if record[4] then
-  if op == 'settle' and record[4] == settle_cost .. '.' then
-    return cmsgpack.unpack(record[5])
-  end
-  return { 4, now }
+local actual_costs = {}
+for i, part in ipairs(held_parts) do
+  part.member = redis.call('HGET', record_key, 'm' .. i)
+  part.made = part.member and holds.item(part.member, 0)
+  part.reserved = part.made and part.made.cost or part.cost
+  part.actual = op == 'drop' and 0 or part.actual or part.reserved
+  actual_costs[i] = string.format('%.0f', part.actual)
 end
-for i, part in ipairs(parts) do
+-- Before costs had rules, one was stored for all parts, or none for what was held.
+local function same_as_one(cost)
+  for _, part in ipairs(held_parts) do
+    if part.actual ~= (tonumber(cost) or part.reserved) then
+      return false
+    end
+  end
+  return true
+end
+
+if record[3] then
+  local one = string.match(record[3], '^(%d*)%.$')
+  local is_same = record[3] == table.concat(actual_costs, ' ') or one and same_as_one(one)
+  if op ~= 'settle' or not is_same then
+    return { 4, now }
+  end
+  reply = cmsgpack.unpack(record[4])
+  for _, part in ipairs(one and held_parts or {}) do
+    table.insert(reply, part.reserved)
+    table.insert(reply, part.actual)
+    table.insert(reply, 0)
+  end
+  return reply
+end
+
+-- Charges the actual cost of a part whose hold has been removed, or had ended before.
+local function settle(part, was_held)
+  -- A shadow limit that denied the hold never held it, and is not charged.
+  local is_due = part.member or not part.is_shadow
+  local at_end = not was_held and part.made and part.made.expiry == CHARGE and part.reserved or 0
+  -- What was held may be the sum of several costs.
+  local due = math.max(0, math.min(part.actual, math.max(MAX_COST, part.reserved)) - at_end)
+  due = is_due and due or 0
+  if due > 0 and part.s and part.alg.delay then
+    part.delay = part.alg.delay(part.limit, part.s, part.at)
+  end
+  local before = forecast.used(part, part.s, part.at)
+  charge(part, due)
+  part.charged, part.uncharged = 0, 0
+  if not part.alg.is_held then
+    local added = forecast.used(part, part.s, part.at) - before
+    part.charged = at_end + math.max(0, math.min(due, added))
+    part.uncharged = math.max(0, part.actual - part.charged)
+  end
+end
+
+local was_charged = false
+for _, part in ipairs(held_parts) do
   forecast.expire(part)
-  local member = redis.call('HGET', record_key, 'm' .. i)
-  local item = part.h and member and holds.remove(part.h, member, now)
+  local item = part.h and part.member and holds.remove(part.h, part.member, now)
   if not item and not part.is_shadow then
     reply[4] = 1
   end
+  was_charged = was_charged or not item and part.made and part.made.expiry == CHARGE
   if op ~= 'renew' then
-    -- A shadow limit that denied the hold never held it, and is not charged.
-    local due = (member or not part.is_shadow) and (actual_cost or part.cost) or 0
-    if not item and tonumber(record[2]) == CHARGE then
-      due = math.max(0, due - part.cost)
-    end
-    if due > 0 and part.s and part.alg.delay then
-      part.delay = part.alg.delay(part.limit, part.s, part.at)
-    end
-    charge(part, due)
+    settle(part, item)
   elseif item then
-    part.member = holds.add(part.h, hold.id, item.cost, hold.ttl, item.expiry, now)
+    part.renewed = holds.add(part.h, hold.id, item.cost, hold.ttl, item.expiry, now)
   end
   part.dirty = part.dirty or part.s ~= nil or part.found ~= nil
 end
 add_verdicts(peek_all())
 add_capacities()
 -- A hold that was charged when it expired keeps its record: a retry with its id finds it charged.
-local was_charged = reply[4] == 1 and tonumber(record[2]) == CHARGE
-local is_deleted = op == 'drop' and not was_charged or op == 'settle' and record[6]
+local is_deleted = op == 'drop' and not was_charged or op == 'settle' and record[5]
 local record_ttl = HOUR_US
 if op == 'renew' then
-  record_ttl = math.max(hold.ttl + HOUR_US, tonumber(record[3]) - now)
+  record_ttl = math.max(hold.ttl + HOUR_US, tonumber(record[2]) - now)
 end
 save_dirty(parts, function()
   if is_deleted then
@@ -415,12 +467,12 @@ local function set(field, value)
   table.insert(fields, value)
 end
 if op == 'settle' then
-  set('s', settle_cost .. '.')
+  set('s', table.concat(actual_costs, ' '))
   set('r', cmsgpack.pack(reply))
 end
-for i, part in ipairs(parts) do
-  if part.member then
-    set('m' .. i, part.member)
+for i, part in ipairs(held_parts) do
+  if part.renewed then
+    set('m' .. i, part.renewed)
   end
 end
 redis.call('HSET', record_key, unpack(fields))

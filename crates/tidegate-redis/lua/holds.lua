@@ -49,7 +49,8 @@ function holds.any(h)
   return h ~= nil and h.held > 0
 end
 
-local function item_of(member, deadline)
+-- What a member says about its hold.
+function holds.item(member, deadline)
   local seq, cost, ttl, expiry = struct.unpack('>I4ddB', member)
   return { member = member, deadline = tonumber(deadline), seq = seq, cost = cost, ttl = ttl,
     expiry = expiry }
@@ -59,7 +60,7 @@ local function stored(h, i)
   if not h.cache[i] then
     local batch = redis.call('ZRANGE', h.key, i, i + BATCH - 1, 'WITHSCORES')
     for j = 1, #batch, 2 do
-      h.cache[i + (j - 1) / 2] = item_of(batch[j], batch[j + 1])
+      h.cache[i + (j - 1) / 2] = holds.item(batch[j], batch[j + 1])
     end
   end
   return h.cache[i]
@@ -173,7 +174,7 @@ function holds.remove(h, member, now)
     end
   end
   local deadline = h.len > 0 and not h.gone[member] and redis.call('ZSCORE', h.key, member)
-  local item = deadline and item_of(member, deadline)
+  local item = deadline and holds.item(member, deadline)
   if not item or ended(item, now) then
     return nil
   end

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Health, HoldId,
-    Inspection, Key, Op, RuleLimit, Shards,
+    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Health,
+    HeldPart, HoldId, Inspection, Key, Micros, Op, RuleLimit, Shards,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -18,9 +18,12 @@ use crate::protocol::hold_record::record_of;
 use crate::protocol::namespace_secret::NamespaceSecret;
 use crate::protocol::reply::malformed_reply;
 use crate::protocol::request::{
-    IdempotencyRecord, LimitCharge, ScriptOp, ScriptRequest, check_ttl,
+    IdempotencyRecord, LimitCharge, PartHold, ScriptOp, ScriptRequest, check_ttl,
 };
 use crate::topology::hash_slot::HashSlot;
+
+/// The largest cost that is sent to settle a hold: exact in Lua. No limit takes that much.
+const MAX_SETTLED: Cost = Cost::total(1 << 52);
 
 /// Counts in Redis or Valkey, for a fleet.
 ///
@@ -125,6 +128,8 @@ impl Redis {
         let executor = &self.executor;
         let secret = &self.secret.get(until).await?;
         let (parts, indexes) = LimitCharge::all(call.charges, secret, &executor.names);
+        let parts: Vec<LimitCharge> =
+            parts.into_iter().map(|part| part.with_hold_of(call.op)).collect();
         let op = ScriptOp::of(call.op)?;
         if let Some(slots) = &self.several_slots(&parts) {
             let cleanup = &self.cleanup;
@@ -139,17 +144,16 @@ impl Redis {
             .map(|id| IdempotencyRecord::new(&call, parts[0].subject, secret, id));
         let mut abandoned = None;
         if let Op::Hold(hold) = call.op {
-            let held = parts.iter().filter(|part| call.op.holds(part.limit.limit()));
-            let held: Vec<LimitCharge> = held.cloned().collect();
-            if let Some(first) = held.first() {
-                check_ttl(hold.ttl, &held)?;
+            let held = || parts.iter().filter(|part| part.is_held());
+            if let Some(first) = held().next() {
+                check_ttl(hold.ttl, held())?;
                 // The record is stored in the slot of the first subject, which the id contains.
                 request.hold = Some(hold.id.with_location(first.subject.0));
-                (request.ttl, request.expiry) = (hold.ttl, hold.expiry);
-                request.record = record_of(&held);
+                request.ttl = hold.ttl;
+                request.record = record_of(parts.iter().filter(|p| call.op.records(&p.limit)));
                 // With an idempotency key the hold is kept: a retry returns it.
                 if call.idempotency_key.is_none() {
-                    let endings = vec![request.drop_hold(held)];
+                    let endings = vec![request.drop_hold()];
                     abandoned = Some(AbandonedHolds::new(executor, &self.cleanup, endings));
                 }
             } else {
@@ -171,30 +175,62 @@ impl Redis {
     /// Settles or renews a hold, with the limits it was made for.
     async fn decide_on_hold(
         &self,
-        op: Op,
+        op: Op<'_>,
         id: HoldId,
         until: Instant,
     ) -> Result<Decision, EngineError> {
-        let parts = self.executor.held_parts(id, until).await?;
-        let slots = self.several_slots(&parts);
-        let mut request = ScriptRequest::new(ScriptOp::of(op)?, parts);
-        let parts = Arc::clone(&request.parts);
-        request.hold = Some(id);
+        let mut parts = self.executor.held_parts(id, until).await?;
+        let mut new_ttl = Micros::ZERO;
         match op {
-            Op::Settle { cost, .. } => request.settle = cost,
+            Op::Settle { costs, .. } => self.set_costs(&mut parts, costs, until).await?,
             Op::Renew { ttl, .. } => {
-                check_ttl(ttl, &*parts)?;
-                request.ttl = ttl;
+                check_ttl(ttl, &parts)?;
+                new_ttl = ttl;
             }
             _ => {}
         }
-        let mut decision = match slots {
-            None => self.executor.request(request, until).await?.on_hold(&parts),
-            Some(slots) => cross_slot::settle(&self.executor, id, &request, &slots, until).await?,
+        let slots = self.several_slots(&parts);
+        let mut request = ScriptRequest::new(ScriptOp::of(op)?, parts);
+        (request.hold, request.ttl) = (Some(id), new_ttl);
+        let settles = request.op == ScriptOp::Settle;
+        match slots {
+            None => {
+                let parts = Arc::clone(&request.parts);
+                Ok(self.executor.request(request, until).await?.on_hold(&parts, settles))
+            }
+            Some(slots) => cross_slot::settle(&self.executor, id, &request, &slots, until).await,
+        }
+    }
+
+    /// Sets the cost at which each part is settled.
+    async fn set_costs(
+        &self,
+        parts: &mut [LimitCharge],
+        costs: Costs<'_>,
+        until: Instant,
+    ) -> Result<(), EngineError> {
+        let secret = match costs {
+            Costs::Each(each) if each.iter().any(|cost| cost.key.is_some()) => {
+                Some(self.secret.get(until).await?)
+            }
+            _ => None,
         };
-        let enforced = parts.iter().filter(|part| !part.limit.is_shadow());
-        decision.details_mut().held = enforced.map(|part| Arc::clone(&part.limit)).collect();
-        Ok(decision)
+        let part = |part: &LimitCharge| (Arc::clone(&part.limit), part.cost, part.is_held());
+        let held: Vec<_> = parts.iter().map(part).collect();
+        let held: Vec<HeldPart<'_>> = held
+            .iter()
+            .map(|(limit, cost, is_held)| HeldPart { limit, cost: *cost, is_held: *is_held })
+            .collect();
+        let is_of = |i: usize, key| {
+            secret.as_ref().is_some_and(|secret| parts[i].subject == secret.subject(key))
+        };
+        let named = costs.of_parts(&held, is_of)?;
+        for (part, cost) in parts.iter_mut().zip(named) {
+            if let Some(cost) = cost {
+                part.hold = PartHold::Settled(cost.min(MAX_SETTLED));
+            }
+        }
+        Ok(())
     }
 
     /// The indexes of these parts, grouped by slot, if one command cannot have all their keys.

@@ -58,7 +58,9 @@ impl ScriptExecutor {
             match status {
                 Status::OutsideCalendar(now) => request.guess = Some(now),
                 Status::EarlierHold(id) => {
-                    request.earlier = Some(id.with_location(request.parts[0].subject.0));
+                    let held = request.parts.iter().find(|part| part.is_held());
+                    let first = held.unwrap_or(&request.parts[0]);
+                    request.earlier = Some(id.with_location(first.subject.0));
                 }
                 Status::MissingKeys(missing) => {
                     for (extra, missing) in request.extra_keys.iter_mut().zip(missing) {

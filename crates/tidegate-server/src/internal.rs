@@ -6,7 +6,8 @@ pub mod chart {
 }
 pub mod check {
     pub use crate::check::{
-        ActivePolicy, AdhocLimits, CheckError, CheckService, Operation, SettleAction, Throttle,
+        ActivePolicy, AdhocLimits, CheckError, CheckService, Operation, ReserveOptions,
+        SettleAction, Throttle,
     };
     pub mod explain {
         pub use crate::check::explain::{DescribedRequest, Explanation, explain, explain_request};

@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(Memory::default(), "1000/m".parse::<Limit>()?);
     let reserved = limiter.reserve("tenant-a", 500).await?;
     show("while reserved", &limiter.check("tenant-a").peek().await?);
-    show("committed 312", &reserved.commit(312).await?);
+    show("committed 312", &reserved.commit(312).await?.into_decision());
     Ok(())
 }
 

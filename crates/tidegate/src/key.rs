@@ -90,6 +90,15 @@ impl<'a> From<&'a [String]> for Key<'a> {
     }
 }
 
+/// Compares the parts.
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts().eq(other.parts())
+    }
+}
+
+impl Eq for Key<'_> {}
+
 /// Hashes the number of parts first, and each part after its length: no part can be mistaken for
 /// two, or for data after the key.
 impl Hash for Key<'_> {

@@ -64,10 +64,10 @@ pub struct Readme;
 
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use engine::{
-    Call, Charge, Circuit, Decision, DecisionDetails, Engine, EngineError, EngineFuture,
-    ForeignState, Health, HoldId, HoldKind, HoldSpec, IdempotencyKey, Inspection, InvalidRule,
-    KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnStoreFailure, Op, Refusal, Rule,
-    RuleLimit, Shards, Source,
+    Call, Charge, Circuit, Costs, Decision, DecisionDetails, Engine, EngineError, EngineFuture,
+    ForeignState, Health, HeldPart, HoldId, HoldKind, HoldSpec, IdempotencyKey, Inspection,
+    InvalidRule, KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnReserve, OnStoreFailure,
+    Op, Refusal, Rule, RuleCost, RuleLimit, SettledCost, Shards, Source, Unit,
 };
 pub use key::Key;
 pub use layers::{
@@ -77,7 +77,8 @@ pub use layers::{
 #[doc(hidden)]
 pub use limiter::attribute as __attribute;
 pub use limiter::{
-    Check, Enter, Entered, GlobalInUse, Limited, Limiter, Reservation, Reserve, Slot, Update,
+    Check, Enter, Entered, GlobalInUse, Limited, Limiter, Reservation, Reserve, Settlement, Slot,
+    Update,
 };
 pub use memory::{Memory, MemoryBuilder};
 pub use network::{ClientNetwork, InvalidNetwork, Network};

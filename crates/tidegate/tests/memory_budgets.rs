@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::policy::ListMode;
 use tidegate::{
-    Cost, Engine, EngineError, Expiry, HoldId, IdempotencyKey, Limit, Limited, Limiter,
+    Cost, Costs, Engine, EngineError, Expiry, HoldId, IdempotencyKey, Limit, Limited, Limiter,
     ManualClock, Memory, MemoryFull, MemoryKind, MemoryUse, Micros, Op, Refusal, Rule, RuleCheck,
     Slot,
 };
@@ -232,8 +232,8 @@ fn the_cost_of_a_reservation_that_was_forgotten_is_recorded_at_its_commit() {
             false => now_or_panic(reserved.commit(312)),
         };
         let (committed, due) = (committed.unwrap(), if all { 500 } else { 312 });
-        assert!(committed.expired());
-        assert_eq!((committed.remaining(), committed.held().len()), (1_000 - due, 1));
+        assert!(committed.late());
+        assert_eq!((committed.remaining(), committed.limits().count()), (1_000 - due, 1));
         assert_eq!(budget.check(key).peek().now().unwrap().remaining(), 1_000 - due);
     }
 }
@@ -250,8 +250,8 @@ fn what_a_forgotten_hold_was_charged_at_its_expiry_is_not_recorded_again() {
         let hold = Op::hold(HoldId::from(1), ttl, Expiry::Charge);
         let decision = now_or_panic(budget.decide(hold, &plan)).unwrap();
         let mut slot = Slot::of(&budget, &decision, ttl).unwrap();
-        slot.record_if_lost(&plan);
-        slot.charge_at_end(Some(Cost::new(cost).unwrap()));
+        slot.record_if_lost(hold, &plan);
+        slot.charge_at_end(Costs::All(Cost::new(cost).unwrap()));
         fixture.clock.advance(Duration::from_secs(1));
         let mut reserve = |_| now_or_panic(budget.reserve("k", 1)).map(tidegate::Reservation::keep);
         assert!((0..10_000).map(&mut reserve).any(|reserved| reserved.is_err()), "no room");

@@ -12,8 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, Engine, EngineError, Expiry, HoldId, IdempotencyKey,
-    Limit, Limited, Limiter, ManualClock, Memory, Micros, Op, Reservation, Rule, RuleCheck, Sleep,
+    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, Expiry, HoldId,
+    IdempotencyKey, Limit, Limited, Limiter, ManualClock, Memory, Micros, Op, Reservation, Rule,
+    RuleCheck, Sleep,
 };
 use tidegate_model::{CountingAllocator, TraceRng};
 
@@ -723,7 +724,7 @@ fn settling_reservations_of_many_limits_stays_below_the_cap() {
         ids.len()
     ));
     for id in &ids {
-        fixture.decide(Op::Settle { id: *id, cost: None }, &[], None).unwrap();
+        fixture.decide(Op::Settle { id: *id, costs: Costs::AsHeld }, &[], None).unwrap();
         peak.sample(&fixture);
     }
     print_figure(&format!(
@@ -964,7 +965,7 @@ impl CappedMemory {
 
     fn decide(
         &self,
-        op: Op,
+        op: Op<'_>,
         charges: &[Charge<'_>],
         once: Option<IdempotencyKey<'_>>,
     ) -> Result<Decision, EngineError> {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use shuttle::rand::Rng as _;
 use shuttle::thread;
 use tidegate::{
-    Call, Charge, Cost, Decision, Engine, Expiry, HoldId, ManualClock, Memory, Micros, Op, Rule,
-    RuleLimit,
+    Call, Charge, Cost, Costs, Decision, Engine, Expiry, HoldId, ManualClock, Memory, Micros, Op,
+    Rule, RuleLimit,
 };
 
 const KEY: &[u8] = b"key";
@@ -129,7 +129,7 @@ fn hold_and_settle(memory: &Memory, limit: &Arc<RuleLimit>, id: u128) {
     let (id, ttl) = (HoldId::from(id), Micros::from_secs(60));
     let hold = Op::hold(id, ttl, Expiry::Release);
     assert!(decide(memory, hold, &[charge(limit, KEY, 2)]).allowed());
-    let settle = Op::Settle { id, cost: Some(Cost::ONE) };
+    let settle = Op::Settle { id, costs: Costs::All(Cost::ONE) };
     assert!(!decide(memory, settle, &[]).expired());
 }
 
@@ -137,7 +137,7 @@ fn check(memory: &Memory, limit: &Arc<RuleLimit>) -> bool {
     decide(memory, Op::Check, &[charge(limit, KEY, 1)]).allowed()
 }
 
-fn decide(memory: &Memory, op: Op, charges: &[Charge<'_>]) -> Decision {
+fn decide(memory: &Memory, op: Op<'_>, charges: &[Charge<'_>]) -> Decision {
     memory.decide(Call { op, charges, idempotency_key: None }).now().unwrap()
 }
 

@@ -39,9 +39,13 @@ fn a_reservation_sets_aside_and_its_commit_charges_what_it_came_to() {
         body["reservation"] = decision["reservation"].clone();
         let done = server.post(path, &body);
         assert_eq!(done.status, 200, "{path} {body}: {}", done.body);
-        assert_eq!(done.json()["expired"], false, "{key}");
-        assert_eq!(done.json()["remaining"], left, "{path} {settled}");
-        assert_eq!(done.json()["rules"][0]["policy"], "ten", "a whole decision");
+        let done_body = done.json();
+        assert_eq!((&done_body["settled"], &done_body["late"]), (&json!(true), &json!(false)));
+        assert_eq!(done_body["overdrawn"], settled["cost"] == json!(12), "{key}");
+        assert_eq!(done_body.get("allowed"), None, "it is no decision");
+        let rule = &done_body["rules"][0];
+        assert_eq!((&rule["policy"], &rule["reserved"]), (&json!("ten"), &json!(6)));
+        assert_eq!(rule["remaining"], left, "{path} {settled}");
         assert_eq!(done.header("retry-after"), None, "{key}");
         assert_eq!(remaining(&server, "ten", key), left, "{path} {settled}");
     }
@@ -76,6 +80,112 @@ fn several_limits_are_settled_as_one() {
         done["rules"].as_array().unwrap().iter().map(|rule| &rule["rule"]).collect();
     assert_eq!(rules, ["five", "ten"]);
     assert_eq!((remaining(&server, "five", "k"), remaining(&server, "ten", "k")), (3, 6));
+}
+
+const GATEWAY: &str = r#"
+rules:
+  - { name: requests, unit: requests, key: [client_ip], limits: ["60/m"] }
+  - { name: tokens, unit: tokens, key: [client_ip], limits: ["fixed-window 10000/1h"] }
+  - { name: plain, limits: ["fixed-window 10/1h"] }
+"#;
+
+#[test]
+fn each_rule_is_settled_at_its_own_cost_and_requests_are_charged_at_once() {
+    let server = ServerProcess::with_policy(GATEWAY);
+    let reserve = |key: &str| {
+        let checks = json!([
+            { "rule": "requests", "key": key }, { "rule": "tokens", "key": key, "cost": 1_500 }
+        ]);
+        reserve(&server, &json!({ "checks": checks }))
+    };
+    let id = reserve("ann");
+    assert_eq!(remaining(&server, "requests", "ann"), 59, "not held, but charged");
+    let refused =
+        server.post("/v1/commit", &json!({ "reservation": id, "costs": { "requests": 2 } }));
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("costs")), "{refused:?}");
+    let done = server.post("/v1/commit", &json!({ "reservation": id, "costs": { "tokens": 312 } }));
+    let body = done.json();
+    assert_eq!((done.status, &body["reservation"], &body["overdrawn"]), (200, &id, &json!(false)));
+    let numbers = |rule: &Value| {
+        ["reserved", "charged", "uncharged"].map(|field| rule[field].as_u64().unwrap())
+    };
+    assert_eq!(numbers(&body["rules"][0]), [1, 1, 0]);
+    assert_eq!(numbers(&body["rules"][1]), [1_500, 312, 0]);
+    assert_eq!(remaining(&server, "requests", "ann"), 59, "312 is not charged to both");
+    assert_eq!(remaining(&server, "tokens", "ann"), 9_688);
+    let same =
+        json!({ "reservation": id, "costs": [{ "rule": "tokens", "key": "ann", "cost": 312 }] });
+    let again = server.post("/v1/commit", &same);
+    assert_eq!((again.status, again.json()), (200, body), "the same in another form");
+
+    // Beyond twice the limit nothing is charged, and that is reported.
+    let id = reserve("bob");
+    let costs = json!({ "reservation": id, "costs": { "tokens": 5_000_000_000_u64 } });
+    let body = server.post("/v1/commit", &costs).json();
+    assert_eq!((&body["overdrawn"], &body["late"]), (&json!(true), &json!(false)));
+    assert_eq!(numbers(&body["rules"][1]), [1_500, 20_000, 5_000_000_000 - 20_000]);
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains("tidegate_uncharged_total{rule=\"tokens\"} 4999980000"), "{metrics}");
+}
+
+#[test]
+fn costs_that_are_not_clear_are_refused_with_the_reason_and_settle_nothing() {
+    let server = ServerProcess::with_policy(GATEWAY);
+    let checks = json!([
+        { "rule": "plain", "key": "k", "cost": 3 }, { "rule": "tokens", "key": "a", "cost": 40 },
+        { "rule": "tokens", "key": "b", "cost": 50 }
+    ]);
+    let id = reserve(&server, &json!({ "checks": checks }));
+    for (costs, part) in [
+        (json!({ "cost": 2 }), "holds 2 rules with different costs; name them in"),
+        (json!({ "costs": { "tokens": 2 } }), "several keys"),
+        (json!({ "costs": { "unknown": 2 } }), "holds no permits of rule"),
+        (json!({ "costs": {} }), "0 costs; use 1 to 16"),
+        (json!({ "costs": 5 }), "an object of costs by rule, or an array"),
+        (json!({ "costs": { "plain": -1 } }), ""),
+        (json!({ "costs": [{ "rule": "plain" }] }), "cost"),
+        (json!({ "cost": 2, "costs": { "plain": 2 } }), "exclude each other"),
+    ] {
+        let mut body = costs.clone();
+        body["reservation"] = id.clone();
+        let refused = server.post("/v1/commit", &body);
+        assert_eq!(refused.status, 400, "{costs}: {}", refused.body);
+        assert!(refused.body.contains(part), "{costs}: {}", refused.body);
+    }
+    let held = server.post("/v1/reserve", &json!({ "rule": "requests", "key": "k" }));
+    assert_eq!((held.status, &held.json()["field"]), (400, &json!("rule")), "nothing to hold");
+    let by_key = json!([
+        { "rule": "tokens", "key": "b", "cost": 7 }, { "rule": "plain", "cost": 0 }
+    ]);
+    let done = server.post("/v1/commit", &json!({ "reservation": id, "costs": by_key }));
+    assert_eq!(done.status, 200, "{}", done.body);
+    let left = |rule, key| remaining(&server, rule, key);
+    assert_eq!((left("tokens", "a"), left("tokens", "b"), left("plain", "k")), (9_960, 9_993, 10));
+}
+
+#[test]
+fn tokens_are_charged_at_the_deadline_and_a_request_can_ask_for_that() {
+    let server = ServerProcess::with_policy(GATEWAY);
+    for (rule, body, left) in [
+        ("tokens", json!({}), 9_960),
+        ("plain", json!({}), 10),
+        ("plain", json!({ "on_expiry": "charge" }), 4),
+    ] {
+        let cost = if rule == "tokens" { 40 } else { 6 };
+        let mut body = body;
+        let key = format!("{rule} {body}");
+        let own = json!({ "rule": rule, "key": key, "cost": cost, "ttl_ms": 1 });
+        body.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let id = reserve(&server, &body);
+        pause(Duration::from_millis(20));
+        assert_eq!(remaining(&server, rule, &key), left, "{body}");
+        let late = server.post("/v1/commit", &json!({ "reservation": id, "cost": 1 })).json();
+        assert_eq!(late["late"], true);
+        let charged = if left == 10 { 1 } else { cost };
+        assert_eq!(late["rules"][0]["charged"], charged, "never lowered, {body}");
+    }
+    let release = json!({ "rule": "tokens", "key": "k", "on_expiry": "release" });
+    assert_eq!(server.post("/v1/reserve", &release).status, 400, "only the stricter one");
 }
 
 #[test]
@@ -118,10 +228,11 @@ fn an_expired_reservation_is_reported_as_expired() {
         let back = wait_until(|| (remaining(&server, "ten", path) == 10).then_some(()));
         assert!(back.is_some(), "given back at the deadline, {path}");
         let late = server.post(path, &json!({ "reservation": id }));
-        assert_eq!((late.status, &late.json()["expired"]), (200, &json!(true)), "{path}");
+        let field = if *path == "/v1/renew" { "expired" } else { "late" };
+        assert_eq!((late.status, &late.json()[field]), (200, &json!(true)), "{path}");
         assert_eq!(late.json().get("expires_in_ms"), None);
         let again = server.post(path, &json!({ "reservation": id }));
-        assert_eq!((again.status, &again.json()["expired"]), (200, &json!(true)), "{path}");
+        assert_eq!((again.status, &again.json()[field]), (200, &json!(true)), "{path}");
     }
     assert_eq!(remaining(&server, "ten", "/v1/commit"), 4, "the work was done all the same");
     assert_eq!(remaining(&server, "ten", "/v1/cancel"), 10);

@@ -284,6 +284,45 @@ fn an_unsettled_reservation_expires() {
 }
 
 #[test]
+fn each_rule_is_settled_at_its_own_cost() {
+    let policy = r#"
+rules:
+  - { name: requests, unit: requests, key: [client_ip], limits: ["60/m"] }
+  - { name: tokens, unit: tokens, key: [client_ip], limits: ["fixed-window 10000/1h"] }
+"#;
+    let server = ServerProcess::with_policy(policy);
+    let mut client = RespConnection::connect(server.resp);
+    let reply = client.send("TG.MRESERVE 2 requests ann 1 tokens ann 1500 TTL 60000 ID req-17");
+    let (id, decision) = reply.items().split_first().unwrap();
+    assert_eq!((decision[0].integer(), decision[8].items().len()), (1, 2), "{reply}");
+    let id = id.text();
+    let again = client.send("TG.MRESERVE 2 requests ann 1 tokens ann 1500 TTL 60000 ID req-17");
+    assert_eq!(again.items()[0].text(), id, "one id, one reservation");
+    let settled = client.send(&format!("TG.COMMIT {id} COSTS 1 tokens ann 312"));
+    let expected = "[1, 0, 0, [[requests, 1, 1, 0, 59], [tokens, 1500, 312, 0, 9688]]]";
+    assert!(settled.is(expected), "{settled}");
+    assert_eq!(client.send("TG.PEEK requests ann").items()[2].integer(), 59);
+    let other = client.send(&format!("TG.COMMIT {id} COSTS 1 tokens ann 313"));
+    assert!(other.is("-ERR the reservation was settled differently"), "{other}");
+    // One number is clear only if one rule is held.
+    let id = client.send("TG.MRESERVE 2 requests bob 1 tokens bob 1500").items()[0].text();
+    assert!(client.send(&format!("TG.COMMIT {id} 5")).is("1"));
+    assert_eq!(client.send("TG.PEEK tokens bob").items()[2].integer(), 9_995);
+    let line = "TG.MRESERVE 2 tokens a 10 tokens b 20 EXPIRY CHARGE";
+    let id = client.send(line).items()[0].text();
+    let unclear = client.send(&format!("TG.COMMIT {id} 5")).to_string();
+    assert!(unclear.contains("different costs"), "{unclear}");
+    let settled = client.send(&format!("TG.COMMIT {id} COSTS 1 tokens b 3"));
+    let expected = "[1, 0, 0, [[tokens, 10, 10, 0, 9990], [tokens, 20, 3, 0, 9997]]]";
+    assert!(settled.is(expected), "{settled}");
+    for bad in
+        ["TG.MRESERVE 0", "TG.MRESERVE 2 tokens a 1", "TG.MRESERVE 1 tokens a 1 EXPIRY RELEASE"]
+    {
+        assert!(client.send(bad).to_string().starts_with("-ERR"), "{bad}");
+    }
+}
+
+#[test]
 fn holders_are_counted_until_they_let_go() {
     let server = server();
     let (mut one, mut other) =

@@ -11,7 +11,7 @@ use tidegate_core::{
 };
 use tidegate_model::{
     BucketKind, ChangeModel, ExpectedWorld, MAX, ModelAnswer, ModelCall, ModelCharge, ModelOp,
-    Profile, Spec, Stats, System, TraceRng, print_line, run, run_size,
+    ModelSettled, Profile, Spec, Stats, System, TraceRng, print_line, run, run_size,
 };
 
 /// The core, used as an engine uses it.
@@ -59,7 +59,7 @@ impl Core {
         for (&(index, cost), verdict) in costs.iter().zip(&mut verdicts) {
             let cell = &mut self.cells[index];
             let at = cell.spec.moment(call.now);
-            if let Some((id, ttl, expiry)) = call.op.hold_on(&cell.spec) {
+            if let Some((id, ttl, expiry)) = call.op.hold_on(index, &cell.spec) {
                 cell.limit.expire(&mut cell.state, &mut cell.holds, &at);
                 let ttl = Micros::new(ttl);
                 let deadline = at.now().saturating_add(ttl);
@@ -103,26 +103,41 @@ impl Core {
                 *state = None;
                 holds.release();
             }
-            ModelOp::Settle { id, expiry, cost: named } => {
-                let mut named = named.unwrap_or(cost.get());
-                if holds.remove(id).is_none() {
-                    answer.expired = true;
-                    if expiry == Expiry::Charge {
-                        named = named.saturating_sub(cost.get());
+            ModelOp::Settle { id, uses, costs } => match uses[index] {
+                Some(expiry) => {
+                    let actual = costs[index].unwrap_or(cost.get());
+                    let is_held = holds.remove(id).is_some();
+                    answer.expired |= !is_held;
+                    let is_charged = !is_held && expiry == Expiry::Charge;
+                    let at_end = if is_charged { cost.get() } else { 0 };
+                    let due = actual.min(cost.get().max(Cost::MAX.get())).saturating_sub(at_end);
+                    if due > 0 {
+                        turn = limit.turn_after(state.as_ref(), holds, &at);
                     }
+                    let used = |state: &Option<_>| limit.standing(state.as_ref(), holds, &at).used;
+                    let before = used(state);
+                    limit.charge(state, &at, self::cost(due), None);
+                    let added = used(state).saturating_sub(before).min(due);
+                    let charged = at_end + added;
+                    let (charged, uncharged) = match spec.is_held() {
+                        true => (0, 0),
+                        false => (charged, actual.saturating_sub(charged)),
+                    };
+                    answer.settled.push(ModelSettled { reserved: cost.get(), charged, uncharged });
                 }
-                if named > 0 {
-                    turn = limit.turn_after(state.as_ref(), holds, &at);
-                }
-                limit.charge(state, &at, self::cost(named), None);
-            }
-            ModelOp::Renew { id, ttl } => match holds.remove(id) {
+                None => answer.settled.push(ModelSettled {
+                    reserved: cost.get(),
+                    charged: cost.get(),
+                    uncharged: 0,
+                }),
+            },
+            ModelOp::Renew { id, ttl, uses } => match holds.remove(id) {
                 Some(hold) => {
                     let ttl = Micros::new(ttl);
                     let deadline = at.now().saturating_add(ttl);
                     holds.insert(Hold { deadline, ttl, ..hold });
                 }
-                None => answer.expired = true,
+                None => answer.expired |= uses[index].is_some(),
             },
             ModelOp::Change(new) | ModelOp::Swap(new) => {
                 let new_limit = new.limit().unwrap();
@@ -197,7 +212,7 @@ impl System for Core {
                 None => costs.push((part.cell, cost)),
             }
         }
-        let mut answer = ModelAnswer { verdicts: Vec::new(), refunded: 0, expired: false };
+        let mut answer = ModelAnswer::default();
         let by_cell = match call.op {
             ModelOp::Check | ModelOp::Peek | ModelOp::Hold { .. } | ModelOp::Enter { .. } => {
                 self.decide(call, &costs)

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use tidegate::{Decision, EngineError, Op, Refusal};
+use tidegate::{Decision, EngineError, Op};
 use tokio::time::Instant;
 
 use crate::connection::timing::join_all;
@@ -63,12 +63,10 @@ impl<'a> Attempt<'a> {
     ) -> Result<Self, EngineError> {
         let CrossSlotCall { executor, cleanup, secret, slots, until, .. } = *call;
         let (home, others) = slots.split_at(1);
-        let holds = matches!(call.call.op, Op::Hold(_));
         let hold_id = once.hold_id(secret);
-        let mut home = if holds {
-            SlotRequest::all(call, home, hold_id)?.pop().ok_or(Refusal::EmptyHold)?
-        } else {
-            SlotRequest::new(call, home.concat(), ScriptOp::Check, SlotRole::Look)
+        let (mut home, holds) = match call.call.op {
+            Op::Hold(hold) => (SlotRequest::home(call, home.concat(), hold)?, true),
+            _ => (SlotRequest::new(call, home.concat(), ScriptOp::Check, SlotRole::Look), false),
         };
         home.request.once = Some(once.clone());
         let mut requests = SlotRequest::all(call, others, hold_id)?;
@@ -76,11 +74,12 @@ impl<'a> Attempt<'a> {
         requests.retain(|slot| slot.role != SlotRole::Look);
         let records: Vec<IdempotencyRecord> =
             requests.iter().map(|slot| once.at(slot.subject(), secret)).collect();
-        for (slot, record) in
-            requests.iter_mut().zip(&records).filter(|(slot, _)| slot.role == SlotRole::Charge)
-        {
+        for (slot, record) in requests.iter_mut().zip(&records) {
             // A late hold, after another attempt has charged, must not be charged when it expires.
-            slot.request.once = Some(record.clone());
+            // But the result of a reservation is valid only as long as its hold.
+            if slot.role == SlotRole::Charge && !holds {
+                slot.request.once = Some(record.clone());
+            }
         }
         let abandoned = AbandonedHolds::new(executor, cleanup, vec![None; requests.len()]);
         Ok(Self {
@@ -125,9 +124,8 @@ impl<'a> Attempt<'a> {
                 }
                 self.charge().await;
                 let mut decision = self.verdicts.decision();
-                let location = self.home.subject().0;
-                decision.details_mut().hold =
-                    reply.hold.filter(|_| self.holds).map(|id| id.with_location(location));
+                let made = reply.hold.and(self.home.request.hold);
+                decision.details_mut().hold = made.filter(|_| self.holds);
                 Ok(Some(decision))
             }
         }
@@ -163,9 +161,10 @@ impl<'a> Attempt<'a> {
                 Ok(status) => match status.decided() {
                     Ok(reply) if reply.repeated => outcome = SlotOutcome::Earlier,
                     Ok(reply) if reply.hold.is_some() => outcome = SlotOutcome::Held(Some(reply)),
+                    // Denied, or held by no limit but shadow limits that deny it.
                     Ok(reply) => {
                         self.verdicts.set(slot, &reply);
-                        denied = true;
+                        denied |= !self.verdicts.allowed();
                     }
                     Err(refusal) => failed = more_severe(failed, refusal),
                 },
@@ -207,7 +206,8 @@ impl<'a> Attempt<'a> {
                 self.verdicts.set(slot, reply);
             }
             if slot.role == SlotRole::Charge {
-                self.abandoned.set(index, slot.charge_hold(Some(self.records[index].clone())));
+                let once = (!self.holds).then(|| self.records[index].clone());
+                self.abandoned.set(index, slot.charge_hold(once));
             }
         }
         let ended = self.abandoned.charge_all(self.until).await;

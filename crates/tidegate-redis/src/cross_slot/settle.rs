@@ -1,13 +1,13 @@
 //! Settles and renews a hold with parts in several slots.
 
-use tidegate::{Decision, EngineError, HoldId, Refusal};
+use tidegate::{Cost, Decision, EngineError, HoldId, Refusal};
 use tokio::time::Instant;
 
 use crate::connection::timing::join_all;
 use crate::cross_slot::error::{as_ambiguous, more_severe};
 use crate::executor::ScriptExecutor;
 use crate::protocol::reply::ScriptDecision;
-use crate::protocol::request::{LimitCharge, ScriptOp, ScriptRequest};
+use crate::protocol::request::{LimitCharge, PartHold, ScriptOp, ScriptRequest};
 
 /// Sends `request` to every slot. The slot whose record names the others comes last: as long as
 /// that record exists, a caller without a reply can retry.
@@ -18,13 +18,17 @@ pub(crate) async fn settle(
     slots: &[Vec<usize>],
     until: Instant,
 ) -> Result<Decision, EngineError> {
-    let (home, others) = slots.split_first().ok_or(Refusal::UnknownHold)?;
+    let is_held = |slot: &[usize]| slot.iter().any(|index| request.parts[*index].is_held());
+    let home = slots.iter().find(|slot| is_held(slot)).ok_or(Refusal::UnknownHold)?;
+    let others = slots.iter().filter(|slot| *slot != home);
     let send = async |slot: &[usize]| {
         let parts: Vec<LimitCharge> =
             slot.iter().map(|index| request.parts[*index].clone()).collect();
-        let location = parts.first().map_or(id.location(), |first| first.subject.0);
-        let peek = ScriptRequest::new(ScriptOp::Peek, parts);
-        let (hold, parts) = (Some(id.with_location(location)), peek.parts.clone());
+        // A record is in the slot of the first part that is held there.
+        let location = parts.iter().find(|part| part.is_held()).map(|first| first.subject.0);
+        let peek = peek_of(&parts);
+        let Some(location) = location else { return executor.request(peek, until).await };
+        let (hold, parts) = (Some(id.with_location(location)), parts.into());
         let request = ScriptRequest { hold, parts, ..request.clone() };
         match executor.request(request, until).await {
             // The hold has expired there, and its record is gone.
@@ -35,7 +39,7 @@ pub(crate) async fn settle(
             reply => reply,
         }
     };
-    let replies: Vec<_> = others.iter().map(|slot| send(slot)).collect();
+    let replies: Vec<_> = others.clone().map(|slot| send(slot)).collect();
     let mut known = Vec::new();
     let mut failed = None;
     for reply in join_all(replies).await {
@@ -47,14 +51,25 @@ pub(crate) async fn settle(
     if let Some(error) = failed {
         return Err(if known.is_empty() { error } else { as_ambiguous(error) });
     }
-    known.insert(0, send(home).await.map_err(as_ambiguous)?);
+    known.push(send(home).await.map_err(as_ambiguous)?);
     let mut merged = ScriptDecision {
         expired: known.iter().any(|reply| reply.expired),
         ..ScriptDecision::default()
     };
-    let parts = slots.iter().zip(&known).flat_map(|(slot, reply)| slot.iter().zip(&reply.parts));
+    let slots = others.chain([home]);
+    let parts = slots.zip(&known).flat_map(|(slot, reply)| slot.iter().zip(&reply.parts));
     let mut parts: Vec<_> = parts.collect();
     parts.sort_by_key(|(index, _)| **index);
     merged.parts = parts.into_iter().map(|(_, part)| *part).collect();
-    Ok(merged.on_hold(&request.parts))
+    Ok(merged.on_hold(&request.parts, request.op == ScriptOp::Settle))
+}
+
+/// Reads parts that were charged when the hold was made, or whose hold has expired.
+fn peek_of(parts: &[LimitCharge]) -> ScriptRequest {
+    let free = parts.iter().map(|part| LimitCharge {
+        cost: Cost::ZERO,
+        hold: PartHold::None,
+        ..part.clone()
+    });
+    ScriptRequest::new(ScriptOp::Peek, free.collect::<Vec<_>>())
 }

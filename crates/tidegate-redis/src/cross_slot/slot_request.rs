@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Call, EngineError, Expiry, HoldId, HoldKind, HoldSpec, Micros, Op};
+use tidegate::{Call, EngineError, Expiry, HoldId, HoldSpec, Micros, Op};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::executor::ScriptExecutor;
 use crate::protocol::hold_record::record_of;
 use crate::protocol::keys::{HashSecret, SubjectHash};
 use crate::protocol::request::{
-    IdempotencyRecord, LimitCharge, ScriptOp, ScriptRequest, check_ttl,
+    IdempotencyRecord, LimitCharge, PartHold, ScriptOp, ScriptRequest, check_ttl,
 };
 use crate::topology::hash_slot::HashSlot;
 
@@ -26,7 +26,7 @@ pub(crate) struct CrossSlotCall<'a> {
     /// Limits the tasks that end abandoned holds.
     pub(crate) cleanup: &'a Arc<Semaphore>,
     pub(crate) secret: &'a HashSecret,
-    /// The indexes of the parts, grouped by slot.
+    /// The indexes of the parts, grouped by slot; that of the first part that is held comes first.
     pub(crate) slots: &'a [Vec<usize>],
     pub(crate) call: Call<'a>,
     pub(crate) parts: Vec<LimitCharge>,
@@ -36,9 +36,11 @@ pub(crate) struct CrossSlotCall<'a> {
 }
 
 impl CrossSlotCall<'_> {
-    /// The record of an id in the slot of the first part, which is its home.
+    /// The record of an id in the first slot, which is its home.
     pub(super) fn record(&self, id: tidegate::IdempotencyKey<'_>) -> IdempotencyRecord {
-        IdempotencyRecord::new(&self.call, self.parts[0].subject, self.secret, id)
+        let home = self.parts.iter().find(|part| part.is_held()).unwrap_or(&self.parts[0]);
+        let subject = home.subject;
+        IdempotencyRecord::new(&self.call, subject, self.secret, id)
     }
 
     /// The deadline for holding. If a slot does not reply by then, a fifth of the time is left to
@@ -66,7 +68,7 @@ pub(super) enum SlotRole {
     Hold,
 }
 
-/// The indexes of these parts, grouped by slot.
+/// The indexes of these parts, grouped by slot; that of the first part that is held comes first.
 pub(crate) fn by_slot(parts: &[LimitCharge]) -> Vec<Vec<usize>> {
     let mut slots: Vec<(HashSlot, Vec<usize>)> = Vec::new();
     for (index, part) in parts.iter().enumerate() {
@@ -76,6 +78,11 @@ pub(crate) fn by_slot(parts: &[LimitCharge]) -> Vec<Vec<usize>> {
             None => slots.push((slot, vec![index])),
         }
     }
+    let is_held = |(_, indexes): &(HashSlot, Vec<usize>)| {
+        let held = parts.iter().position(LimitCharge::is_held);
+        held.is_some_and(|first| indexes.contains(&first))
+    };
+    slots.sort_by_key(|slot| !is_held(slot));
     slots.into_iter().map(|(_, indexes)| indexes).collect()
 }
 
@@ -103,13 +110,13 @@ impl SlotRequest {
         id: HoldId,
     ) -> Result<Vec<Self>, EngineError> {
         let CrossSlotCall { call: Call { op, .. }, parts, .. } = call;
-        let is_held = |index: &usize| op.holds(parts[*index].limit.limit());
-        let all_held: Vec<usize> = (0..parts.len()).filter(is_held).collect();
+        let all_held: Vec<usize> = (0..parts.len()).filter(|i| parts[*i].is_held()).collect();
         let left = call.until.saturating_duration_since(Instant::now());
         let short = Micros::from(left.saturating_add(HOLD_MARGIN)).min(HoldId::MAX_TTL);
         let mut requests = Vec::new();
         for slot in slots {
-            let (held, rest): (Vec<usize>, Vec<usize>) = slot.iter().partition(|i| is_held(i));
+            let (held, rest): (Vec<usize>, Vec<usize>) =
+                slot.iter().partition(|index| parts[**index].is_held());
             let (free, charged): (Vec<usize>, Vec<usize>) =
                 rest.into_iter().partition(|index| parts[*index].cost.is_zero());
             if !free.is_empty() {
@@ -119,40 +126,61 @@ impl SlotRequest {
                 let slot = Self::new(call, charged, ScriptOp::Visit, SlotRole::Charge);
                 // Random, so that this call does not drop the hold of another one.
                 let record = HoldId::random()?.to_string();
-                requests.push(slot.with_hold(id, short, Expiry::Charge, record));
+                requests.push(slot.with_temporary_hold(id, short, record));
             }
-            if let (Op::Hold(HoldSpec { id, ttl, expiry, kind }), Some(first)) = (*op, held.first())
-            {
-                check_ttl(ttl, all_held.iter().map(|index| &parts[*index]))?;
+            if let (Op::Hold(hold), Some(first)) = (*op, held.first()) {
+                check_ttl(hold.ttl, all_held.iter().map(|index| &parts[*index]))?;
                 // Every slot can be settled by its own record; the first one names all parts.
-                let named = if all_held.first() == Some(first) { &all_held } else { &held };
-                let record = record_of(named.iter().map(|index| &parts[*index]));
-                let op = match kind {
-                    HoldKind::Reservation => ScriptOp::Hold,
-                    HoldKind::Request | HoldKind::Entry => ScriptOp::Visit,
+                let record = if all_held.first() == Some(first) {
+                    record_of(parts.iter().filter(|part| op.records(&part.limit)))
+                } else {
+                    record_of(held.iter().map(|index| &parts[*index]))
                 };
-                let slot = Self::new(call, held, op, SlotRole::Hold);
-                requests.push(slot.with_hold(id, ttl, expiry, record));
+                let slot = Self::new(call, held, ScriptOp::of(*op)?, SlotRole::Hold);
+                requests.push(slot.with_hold(hold.id, hold.ttl, record));
             }
         }
         Ok(requests)
     }
 
-    /// Makes a hold; its record is in the slot of its first part.
-    fn with_hold(mut self, id: HoldId, ttl: Micros, expiry: Expiry, record: String) -> Self {
-        let hold = Some(id.with_location(self.subject().0));
-        self.request = ScriptRequest { hold, ttl, expiry, record, ..self.request };
+    /// The request that makes a hold in its home slot and charges the other parts there, in one
+    /// step.
+    pub(super) fn home(
+        call: &CrossSlotCall<'_>,
+        slot: Vec<usize>,
+        hold: HoldSpec,
+    ) -> Result<Self, EngineError> {
+        let CrossSlotCall { call: Call { op, .. }, parts, .. } = call;
+        check_ttl(hold.ttl, parts.iter().filter(|part| part.is_held()))?;
+        let record = record_of(parts.iter().filter(|part| op.records(&part.limit)));
+        let home = Self::new(call, slot, ScriptOp::of(*op)?, SlotRole::Hold);
+        Ok(home.with_hold(hold.id, hold.ttl, record))
+    }
+
+    /// Makes a hold that is charged when it expires, of parts that will be charged.
+    fn with_temporary_hold(mut self, id: HoldId, ttl: Micros, record: String) -> Self {
+        let parts = self.request.parts.iter().cloned();
+        let held = parts.map(|part| LimitCharge { hold: PartHold::Made(Expiry::Charge), ..part });
+        self.request.parts = held.collect();
+        self.with_hold(id, ttl, record)
+    }
+
+    /// Makes a hold; its record is in the slot of its first part that is held.
+    fn with_hold(mut self, id: HoldId, ttl: Micros, record: String) -> Self {
+        let held = self.request.parts.iter().find(|part| part.is_held());
+        let hold = held.map(|first| id.with_location(first.subject.0));
+        self.request = ScriptRequest { hold, ttl, record, ..self.request };
         self
     }
 
     /// Drops its hold.
     pub(super) fn drop_hold(&self) -> Option<ScriptRequest> {
-        self.request.drop_hold(Arc::clone(&self.request.parts))
+        self.request.drop_hold()
     }
 
     /// Charges its hold; with the record of an id at most once.
     pub(super) fn charge_hold(&self, once: Option<IdempotencyRecord>) -> Option<ScriptRequest> {
-        let parts = Arc::clone(&self.request.parts);
+        let parts = self.request.held_parts();
         let settle = ScriptRequest::ending(ScriptOp::Settle, self.request.hold?, parts);
         Some(ScriptRequest { once, ..settle })
     }

@@ -6,7 +6,7 @@ use redis::Cmd;
 use tidegate::{Expiry, Micros, RuleLimit};
 
 use crate::protocol::keys::KeyNames;
-use crate::protocol::request::{ExtraKeys, LimitCharge, ScriptOp, ScriptRequest};
+use crate::protocol::request::{ExtraKeys, LimitCharge, PartHold, ScriptRequest};
 
 /// The protocol, in ARGV 1.
 const PROTOCOL: u8 = 1;
@@ -26,7 +26,7 @@ pub(crate) fn encode_call(
     request: &ScriptRequest,
     time: &ScriptTime,
 ) {
-    let ScriptRequest { hold, once, earlier, settle, .. } = request;
+    let ScriptRequest { hold, once, earlier, .. } = request;
     let records = [
         hold.map(|id| names.hold(id)),
         once.as_ref().map(|once| names.once(once.subject, once.name)),
@@ -36,16 +36,20 @@ pub(crate) fn encode_call(
     cmd.arg(PROTOCOL).arg(request.op.name());
     push_or_empty(cmd, time.instant.map(Micros::get));
     push_or_empty(cmd, hold.map(|id| format!("{:032x}", id.get())));
-    // Slots are never charged.
-    let is_charged = request.expiry == Expiry::Charge && request.op != ScriptOp::Enter;
-    cmd.arg(request.ttl.get()).arg(u8::from(is_charged));
-    push_or_empty(cmd, settle.map(|cost| cost.get()));
+    cmd.arg(request.ttl.get());
     push_or_empty(cmd, once.as_ref().map(|once| once.request.to_string()));
     cmd.arg(&request.record).arg(request.parts.len());
     for (part, extra) in request.parts.iter().zip(&request.extra_keys) {
         cmd.arg(extra.bits());
         push_limit(cmd, &part.limit, request.guess.unwrap_or(time.guess));
-        cmd.arg(part.cost.get()).arg(&part.caller).arg(mode(&part.limit));
+        cmd.arg(part.cost.get());
+        match part.hold {
+            PartHold::None => cmd.arg(""),
+            PartHold::Made(expiry) => cmd.arg(u8::from(expiry == Expiry::Charge)),
+            PartHold::Ended => cmd.arg("held"),
+            PartHold::Settled(cost) => cmd.arg(cost.get()),
+        };
+        cmd.arg(&part.caller).arg(mode(&part.limit));
     }
 }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use tidegate::{Cost, RuleLimit};
 
 use crate::protocol::keys::{KeyNames, SubjectHash};
-use crate::protocol::request::LimitCharge;
+use crate::protocol::request::{LimitCharge, PartHold};
 
 /// The field of the hash in which a hold's record is stored.
 pub(crate) const HOLD_RECORD_FIELD: &str = "b";
+
+/// Follows the cost of a part that was charged when the hold was made. Others end with the cost.
+const CHARGED: &str = "charged";
 
 /// The record of a hold over these parts.
 pub(crate) fn record_of<'a>(held: impl IntoIterator<Item = &'a LimitCharge>) -> String {
@@ -16,12 +19,13 @@ pub(crate) fn record_of<'a>(held: impl IntoIterator<Item = &'a LimitCharge>) -> 
     let line = |part: &LimitCharge| {
         let LimitCharge { limit, subject, cost, .. } = part;
         let (rule, policy, state) = (limit.rule(), limit.policy(), limit.state());
-        format!("{subject}\t{rule}\t{policy}\t{state}\t{}\t{cost}\n", limit.limit())
+        let end = if part.is_held() { "".into() } else { format!("\t{CHARGED}") };
+        format!("{subject}\t{rule}\t{policy}\t{state}\t{}\t{cost}{end}\n", limit.limit())
     };
     held.into_iter().map(line).collect()
 }
 
-/// The parts in a record. None if it is malformed or empty.
+/// The parts in a record, as held or charged. None if it is malformed or empty.
 pub(crate) fn parts_of(record: &str, names: &KeyNames) -> Option<Vec<LimitCharge>> {
     let parts: Option<Vec<LimitCharge>> = record.lines().map(|line| part_of(line, names)).collect();
     parts.filter(|parts| !parts.is_empty())
@@ -33,21 +37,33 @@ fn part_of(line: &str, names: &KeyNames) -> Option<LimitCharge> {
     let (rule, policy, state) = (fields.next()?, fields.next()?, fields.next()?);
     let (limit, cost) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let limit = Arc::new(RuleLimit::stored(rule, policy, state, limit));
-    Some(LimitCharge::new(limit, subject, Cost::total(cost), None, names))
+    let hold = match fields.next() {
+        None => PartHold::Ended,
+        Some(CHARGED) => PartHold::None,
+        Some(_) => return None,
+    };
+    let part = LimitCharge::new(limit, subject, Cost::total(cost), None, names);
+    Some(LimitCharge { hold, ..part })
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate::Expiry;
+
     use super::*;
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_an_empty_one_is_malformed() {
         let rule = tidegate::Rule::new("login", ["5/m".parse().unwrap()]).unwrap();
         let (limit, names) = (rule.limits()[0].clone(), KeyNames::new("tg"));
-        let part = LimitCharge::new(limit, SubjectHash(7), Cost::total(3), None, &names);
+        let charged = LimitCharge::new(limit, SubjectHash(7), Cost::total(3), None, &names);
+        let part = LimitCharge { hold: PartHold::Made(Expiry::Charge), ..charged.clone() };
         let written = record_of([&part]);
         let read = parts_of(&written, &names).unwrap();
         assert_eq!((read.len(), read[0].subject, read[0].cost), (1, part.subject, part.cost));
+        assert_eq!(read[0].hold, PartHold::Ended);
+        let both = parts_of(&record_of([&charged, &part]), &names).unwrap();
+        assert_eq!((both[0].hold, both[1].hold), (PartHold::None, PartHold::Ended));
         assert_eq!(read[0].limit.state(), "login:token-bucket1");
         assert_eq!(read[0].limit.limit().to_string(), "5/m");
         for bad in ["", "\n", "07\tlogin", &written.replace('\t', " ")] {

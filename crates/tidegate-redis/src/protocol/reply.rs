@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::Value;
 use tidegate::{
     Call, Cost, Decision, EngineError, ForeignState, HoldId, Inspection, Micros, RecoveryPoint,
-    Refusal, RuleLimit, Source, Standing, Verdict, Wait,
+    Refusal, RuleLimit, SettledCost, Source, Standing, Verdict, Wait,
 };
 
 use crate::connection::error::{CallError, StaticError};
@@ -69,6 +69,14 @@ pub(crate) struct PartReply {
     pub(crate) verdict: Verdict,
     /// The permits in holds.
     pub(crate) held: u64,
+    /// Only of `settle`.
+    pub(crate) settled: SettledCost,
+}
+
+impl PartReply {
+    fn new(verdict: Verdict, held: u64) -> Self {
+        Self { verdict, held, settled: SettledCost::default() }
+    }
 }
 
 /// What `checks.lua` has decided about a group of equal checks.
@@ -209,7 +217,7 @@ impl ScriptDecision {
     /// Whether the script has written this decision on `request`, if it is not a repetition.
     pub(crate) fn has_written(&self, request: &ScriptRequest) -> bool {
         match request.op {
-            ScriptOp::Check | ScriptOp::Hold | ScriptOp::Visit | ScriptOp::Enter => {
+            ScriptOp::Check | ScriptOp::Hold | ScriptOp::Visit => {
                 let mut parts = request.parts.iter().zip(&self.parts);
                 request.parts.iter().any(|part| !part.cost.is_zero())
                     && parts.all(|(part, reply)| reply.verdict.allowed || part.limit.is_shadow())
@@ -262,8 +270,15 @@ impl ScriptDecision {
     }
 
     /// The decision on a hold over these parts.
-    pub(crate) fn on_hold(&self, parts: &[LimitCharge]) -> Decision {
+    pub(crate) fn on_hold(&self, parts: &[LimitCharge], settles: bool) -> Decision {
         let mut decision = self.without_verdicts();
+        let details = decision.details_mut();
+        for (part, reply) in parts.iter().zip(&self.parts).filter(|(p, _)| !p.limit.is_shadow()) {
+            details.held.push(Arc::clone(&part.limit));
+            let at_start = SettledCost { reserved: part.cost, charged: part.cost, ..reply.settled };
+            let settled = if part.is_held() { reply.settled } else { at_start };
+            details.settled.extend(settles.then_some(settled));
+        }
         for (part, reply) in parts.iter().zip(&self.parts) {
             decision.push(&part.limit, reply.verdict);
         }
@@ -283,7 +298,7 @@ impl ScriptDecision {
 
     /// The reply to `inspect`.
     pub(crate) fn inspection(self, limit: &RuleLimit) -> Option<Inspection> {
-        let PartReply { verdict, held } = *self.parts.first()?;
+        let PartReply { verdict, held, .. } = *self.parts.first()?;
         let InspectedState { used, recovery, entries } = self.inspected;
         let Verdict { remaining, reset_after, .. } = verdict;
         Some(Inspection {
@@ -360,11 +375,18 @@ impl ReplyReader {
             let limit = request.parts.get(index).map_or(0, LimitCharge::capacity);
             let verdict = self.verdict(limit)?;
             inspected.used = self.u64()?;
-            parts.push(PartReply { verdict, held: self.u64()? });
+            parts.push(PartReply::new(verdict, self.u64()?));
         }
         if repeated || request.op.returns_capacities() {
             for part in &mut parts {
                 part.verdict.limit = self.u64()?;
+            }
+        }
+        if request.op == ScriptOp::Settle && !repeated {
+            for part in &mut parts {
+                let mut cost = || self.u64().map(Cost::total);
+                let (reserved, charged, uncharged) = (cost()?, cost()?, cost()?);
+                part.settled = SettledCost { reserved, charged, uncharged };
             }
         }
         if request.op == ScriptOp::Inspect {
@@ -386,12 +408,12 @@ impl ReplyReader {
         for part in parts.iter().filter(|_| allowed > 0) {
             let times = self.u64()?;
             let verdict = self.verdict_end(true, Wait::NONE, part.capacity())?;
-            charged.push((times, PartReply { verdict, held: self.u64()? }));
+            charged.push((times, PartReply::new(verdict, self.u64()?)));
         }
         if allowed < times || charged.iter().any(|(times, _)| *times < allowed) {
             for part in parts {
                 let verdict = self.verdict(part.capacity())?;
-                others.push(PartReply { verdict, held: self.u64()? });
+                others.push(PartReply::new(verdict, self.u64()?));
             }
         }
         // Surplus numbers are malformed, too.

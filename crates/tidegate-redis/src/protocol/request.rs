@@ -23,6 +23,20 @@ pub(crate) struct LimitCharge {
     pub(crate) state: String,
     /// The hash of `state` in this process.
     pub(crate) hash: u64,
+    pub(crate) hold: PartHold,
+}
+
+/// What a request does with the hold of a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PartHold {
+    /// The part is not held, but charged or only reported.
+    None,
+    /// Held until it is settled, and with this expiry.
+    Made(Expiry),
+    /// Settled at what is held; renewed or dropped.
+    Ended,
+    /// Settled at this cost.
+    Settled(Cost),
 }
 
 impl LimitCharge {
@@ -36,7 +50,8 @@ impl LimitCharge {
         let keeps_caller = limit.limit().algorithm() == Algorithm::SlidingLog;
         let caller = caller.filter(|_| keeps_caller).unwrap_or_default().into();
         let state = names.state(subject, limit.state());
-        Self { limit, subject, cost, caller, hash: names.hash(&state), state }
+        let hold = PartHold::None;
+        Self { limit, subject, cost, caller, hash: names.hash(&state), state, hold }
     }
 
     /// The parts of a call, and the index of each charge among them. Charges to the same limit and
@@ -59,6 +74,21 @@ impl LimitCharge {
             indexes.push(index);
         }
         (parts, indexes)
+    }
+
+    /// The same part, held by `op` or charged by it.
+    pub(crate) fn with_hold_of(self, op: Op<'_>) -> Self {
+        let hold = match op {
+            Op::Hold(spec) if spec.holds(&self.limit) => {
+                PartHold::Made(spec.expiry_of(&self.limit))
+            }
+            _ => PartHold::None,
+        };
+        Self { hold, ..self }
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.hold != PartHold::None
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -117,7 +147,6 @@ pub(crate) enum ScriptOp {
     Refund,
     Reset,
     Hold,
-    Enter,
     /// A hold whose record is deleted when it is settled.
     Visit,
     Settle,
@@ -127,7 +156,7 @@ pub(crate) enum ScriptOp {
 }
 
 impl ScriptOp {
-    pub(crate) fn of(op: Op) -> Result<Self, EngineError> {
+    pub(crate) fn of(op: Op<'_>) -> Result<Self, EngineError> {
         Ok(match op {
             Op::Check => Self::Check,
             Op::Peek => Self::Peek,
@@ -136,8 +165,7 @@ impl ScriptOp {
             Op::Reset => Self::Reset,
             Op::Hold(hold) => match hold.kind {
                 HoldKind::Reservation => Self::Hold,
-                HoldKind::Request => Self::Visit,
-                HoldKind::Entry => Self::Enter,
+                HoldKind::Request | HoldKind::Entry | HoldKind::Loan => Self::Visit,
             },
             Op::Settle { .. } => Self::Settle,
             Op::Renew { .. } => Self::Renew,
@@ -158,7 +186,6 @@ impl ScriptOp {
             Self::Refund => "refund",
             Self::Reset => "reset",
             Self::Hold => "hold",
-            Self::Enter => "enter",
             Self::Visit => "visit",
             Self::Settle => "settle",
             Self::Renew => "renew",
@@ -184,8 +211,6 @@ pub(crate) struct ScriptRequest {
     pub(crate) guess: Option<Micros>,
     pub(crate) hold: Option<HoldId>,
     pub(crate) ttl: Micros,
-    pub(crate) expiry: Expiry,
-    pub(crate) settle: Option<Cost>,
     pub(crate) once: Option<IdempotencyRecord>,
     /// The hold that an earlier attempt with this id made, once a reply has named it.
     pub(crate) earlier: Option<HoldId>,
@@ -203,8 +228,6 @@ impl ScriptRequest {
             guess: None,
             hold: None,
             ttl: Micros::ZERO,
-            expiry: Expiry::Release,
-            settle: None,
             once: None,
             earlier: None,
             record: String::new(),
@@ -220,9 +243,15 @@ impl ScriptRequest {
 
     /// Releases the hold that this request makes of these parts, and deletes its record, unless
     /// another hold has that id now.
-    pub(crate) fn drop_hold(&self, held: impl Into<Arc<[LimitCharge]>>) -> Option<Self> {
-        let drop = Self::ending(ScriptOp::Drop, self.hold?, held);
+    pub(crate) fn drop_hold(&self) -> Option<Self> {
+        let drop = Self::ending(ScriptOp::Drop, self.hold?, self.held_parts());
         Some(Self { record: self.record.clone(), ..drop })
+    }
+
+    /// The parts that are held, to be settled at that, renewed or dropped.
+    pub(crate) fn held_parts(&self) -> Vec<LimitCharge> {
+        let held = self.parts.iter().filter(|part| part.is_held());
+        held.map(|part| LimitCharge { hold: PartHold::Ended, ..part.clone() }).collect()
     }
 
     /// Whether it is sent by `checks.lua`, with others.
@@ -236,10 +265,9 @@ impl ScriptRequest {
 
     /// Names the extra keys that each part needs in any case, and holds where there may be some.
     pub(crate) fn name_extra_keys(&mut self, may_have_holds: impl Fn(&LimitCharge) -> bool) {
-        let uses_hold = self.hold.is_some() && self.op != ScriptOp::Enter;
         let extra = |part: &LimitCharge| {
             let limit = part.limit.limit();
-            ExtraKeys::of(limit, uses_hold || limit.lease().is_some() || may_have_holds(part))
+            ExtraKeys::of(limit, part.is_held() || limit.lease().is_some() || may_have_holds(part))
         };
         self.extra_keys = self.parts.iter().map(extra).collect();
     }

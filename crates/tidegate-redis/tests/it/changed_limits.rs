@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use testkit::redis::RedisServer;
 use tidegate::{
-    Call, Charge, Clock as _, Cost, Decision, Engine as _, Expiry, HoldId, IdempotencyKey, Limit,
-    ManualClock, Micros, Op, Rule, RuleLimit, Verdict, Wait,
+    Call, Charge, Clock as _, Cost, Costs, Decision, Engine as _, Expiry, HoldId, IdempotencyKey,
+    Limit, ManualClock, Micros, Op, Rule, RuleLimit, Verdict, Wait,
 };
 use tidegate_model::TraceRng;
 use tidegate_redis::Redis;
@@ -49,7 +49,7 @@ impl ChangingKey {
         builder.test_clock(clock.clone()).build().unwrap()
     }
 
-    async fn decide(&mut self, op: Op, limit: &Arc<RuleLimit>, cost: u64) -> Decision {
+    async fn decide(&mut self, op: Op<'_>, limit: &Arc<RuleLimit>, cost: u64) -> Decision {
         self.calls += 1;
         let id = format!("call-{}", self.calls);
         let idempotency_key =
@@ -221,7 +221,7 @@ async fn what_is_charged_under_one_limit_is_charged_to_all() {
         assert_eq!(key.peek(&new).await.remaining, 1, "{new:?}");
         key.clock.advance(Duration::from_millis(10));
         assert_eq!(used(&key).await, (7, 7), "{new:?}");
-        key.decide(Op::Settle { id, cost: Some(Cost::ONE) }, &new, 0).await;
+        key.decide(Op::Settle { id, costs: Costs::All(Cost::ONE) }, &new, 0).await;
         assert_eq!(used(&key).await, (8, 8), "{new:?}");
         assert!(key.has_other_entries());
         key.decide(Op::Reset, &new, 0).await;

@@ -12,8 +12,8 @@ use testkit::redis::RedisServer;
 use testkit::timing::{HANG, compare_with_goal};
 use tidegate::policy::ListMode;
 use tidegate::{
-    Breaker, Clock as _, Cost, EngineError, Entered, Fallback, HoldId, Limited, Limiter, Micros,
-    Op, Rule, RuleCheck, Slot, Source, SystemClock,
+    Breaker, Clock as _, Cost, Costs, EngineError, Entered, Fallback, HoldId, Limited, Limiter,
+    Micros, Op, Rule, RuleCheck, Slot, Source, SystemClock,
 };
 use tidegate_redis::Redis;
 use tokio::task::JoinSet;
@@ -245,8 +245,8 @@ async fn costs_of_requests_that_end_while_redis_stands_still_are_charged_when_it
             match limiter.decide(hold, &plan).await {
                 Ok(decision) if decision.source == Source::Redis => {
                     let mut slot = Slot::of(&limiter, &decision, ttl).unwrap();
-                    slot.charge_at_end(Some(Cost::new(10).unwrap()));
-                    slot.record_if_lost(&plan);
+                    slot.charge_at_end(Costs::All(Cost::new(10).unwrap()));
+                    slot.record_if_lost(hold, &plan);
                     requests.push(slot);
                 }
                 _ => {}

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use tidegate::{
-    Call, Charge, Clock as _, Cost, Decision, Engine, EngineError, Expiry, HoldId, IdempotencyKey,
-    Key, Limit, ManualClock, Micros, Op, Refusal, Rule, RuleLimit, SystemClock,
+    Call, Charge, Clock as _, Cost, Costs, Decision, Engine, EngineError, Expiry, HoldId,
+    IdempotencyKey, Key, Limit, ManualClock, Micros, Op, Refusal, Rule, RuleLimit, SystemClock,
 };
 use tidegate_model::TraceRng;
 use tidegate_redis::{Redis, RedisBuilder};
@@ -233,7 +233,7 @@ async fn a_key_of_the_wrong_type_leaves_everything_uncharged() {
                         "reset" => Op::Reset,
                         "hold" => held(Expiry::Release),
                         "lease" => held(Expiry::Charge),
-                        "settle" => Op::Settle { id, cost: None },
+                        "settle" => Op::Settle { id, costs: Costs::AsHeld },
                         _ => Op::Renew { id, ttl: MINUTE },
                     };
                     let specs = if of_a_hold { &[][..] } else { &specs[..] };
@@ -349,14 +349,17 @@ async fn traffic(engine: &Redis, seed: u64, calls: u64) {
         let ttl = rng.pick(&[Micros::new(1), Micros::new(20_000), SECOND, HoldId::MAX_TTL]);
         let expiry = rng.pick(&[Expiry::Release, Expiry::Charge]);
         let id = made[rng.below(made.len() as u64) as usize];
-        let cost = rng.one_in(2).then(|| Cost::total(rng.below(13)));
+        let costs = match rng.one_in(2) {
+            true => Costs::All(Cost::total(rng.below(13))),
+            false => Costs::AsHeld,
+        };
         let op = match rng.below(20) {
             0..6 => Op::Check,
             6..8 => Op::Record,
             8..10 => Op::Refund,
             10 => Op::Reset,
             11..15 => Op::hold(HoldId::random().unwrap(), ttl, expiry),
-            15..17 => Op::Settle { id, cost },
+            15..17 => Op::Settle { id, costs },
             17..19 => Op::Renew { id, ttl },
             _ => Op::Peek,
         };
@@ -584,7 +587,7 @@ async fn a_call_without_a_reply_is_ambiguous_and_its_retry_by_id_is_charged_once
         repeated += usize::from(again.repeated());
         assert_eq!(again.hold().is_some(), reserve, "round {round}: {again:?}");
         if let Some(id) = again.hold() {
-            decide_allowed(&engine, Op::Settle { id, cost: None }, &[]).await;
+            decide_allowed(&engine, Op::Settle { id, costs: Costs::AsHeld }, &[]).await;
         }
     }
     let (mut double, mut lost) = (0, 0);
@@ -701,7 +704,7 @@ async fn state_of_a_newer_version_is_refused_and_not_changed() {
             Op::Peek,
             Op::Reset,
             hold(),
-            Op::Settle { id, cost: None },
+            Op::Settle { id, costs: Costs::AsHeld },
             Op::Renew { id, ttl: MINUTE },
         ] {
             let of_a_hold = matches!(op, Op::Settle { .. } | Op::Renew { .. });
@@ -722,7 +725,9 @@ async fn state_of_a_newer_version_is_refused_and_not_changed() {
         // An id and a hold alone.
         store.command::<()>(&["HSET", record, "v", "2"]);
         let before = store.dump();
-        assert_newer(decide(&engine, Op::Settle { id, cost: None }, &[], None).await.unwrap_err());
+        assert_newer(
+            decide(&engine, Op::Settle { id, costs: Costs::AsHeld }, &[], None).await.unwrap_err(),
+        );
         if let Some(name) = values.iter().find(|name| name.contains(":once:")) {
             store.command::<()>(&["SETRANGE", name, "0", "\u{2}"]);
             assert_newer(decide(&engine, Op::Check, &specs, Some("old")).await.unwrap_err());
@@ -732,7 +737,7 @@ async fn state_of_a_newer_version_is_refused_and_not_changed() {
         }
         store.assert_unchanged(&before, text);
         store.command::<()>(&["HSET", record, "v", "1"]);
-        decide_allowed(&engine, Op::Settle { id, cost: None }, &[]).await;
+        decide_allowed(&engine, Op::Settle { id, costs: Costs::AsHeld }, &[]).await;
     }
     print_line(&format!("{refused} calls on states of a newer version refused, 0 bytes changed"));
 }
@@ -836,7 +841,11 @@ async fn no_error_and_no_debug_text_shows_a_subject_or_a_secret() {
     };
     let mut record = |result: Result<(), EngineError>| texts.push(full_text(&result.unwrap_err()));
     record(call(Op::Check, 2, Some("id")).await);
-    record(decide(&engine, Op::Settle { id: 1.into(), cost: None }, &[], None).await.map(drop));
+    record(
+        decide(&engine, Op::Settle { id: 1.into(), costs: Costs::AsHeld }, &[], None)
+            .await
+            .map(drop),
+    );
     let state = store.keys().into_iter().find(|name| name.ends_with("log1")).unwrap();
     store.command::<()>(&["SETRANGE", &state, "0", "\u{3}"]);
     record(call(Op::Check, 1, None).await);
@@ -926,7 +935,7 @@ type ChargeSpec<'a> = (&'a Arc<RuleLimit>, &'a str, u64);
 
 async fn decide(
     engine: &Redis,
-    op: Op,
+    op: Op<'_>,
     specs: &[ChargeSpec<'_>],
     once: Option<&str>,
 ) -> Result<Decision, EngineError> {
@@ -941,7 +950,7 @@ async fn decide(
 }
 
 /// The decision on a call that has to be allowed.
-async fn decide_allowed(engine: &Redis, op: Op, specs: &[ChargeSpec<'_>]) -> Decision {
+async fn decide_allowed(engine: &Redis, op: Op<'_>, specs: &[ChargeSpec<'_>]) -> Decision {
     let decision = decide(engine, op, specs, None).await.unwrap();
     assert!(decision.allowed(), "{op:?} {specs:?}: {decision:?}");
     decision

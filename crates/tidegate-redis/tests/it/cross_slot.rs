@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use testkit::redis::RedisServer;
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Expiry, Health, HoldId,
-    IdempotencyKey, Inspection, Key, ManualClock, Micros, Op, Refusal, Rule, RuleLimit,
+    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Expiry, Health,
+    HoldId, IdempotencyKey, Inspection, Key, ManualClock, Micros, Op, Refusal, Rule, RuleCost,
+    RuleLimit,
 };
 use tidegate_model::{
     ChangeModel, EngineSystem, Profile, SharingClass, Spec, Stats, System, TraceRng, run, run_size,
@@ -52,13 +53,17 @@ struct SubjectPerRule(Redis);
 
 impl SubjectPerRule {
     fn key(charge: &Charge<'_>) -> Vec<String> {
-        let parts = charge.key.parts();
+        Self::key_of(charge.limit.rule(), charge.key)
+    }
+
+    fn key_of(rule: &str, key: Key<'_>) -> Vec<String> {
+        let parts = key.parts();
         let mut parts: Vec<String> =
             parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect();
         let len: usize = parts.iter().map(String::len).sum();
         // A key that is too long stays so, and no other key becomes too long.
-        if len + charge.limit.rule().len() <= Key::MAX_LEN && parts.len() < Key::MAX_PARTS {
-            parts.push(charge.limit.rule().into());
+        if len + rule.len() <= Key::MAX_LEN && parts.len() < Key::MAX_PARTS {
+            parts.push(rule.into());
         }
         parts
     }
@@ -72,7 +77,18 @@ impl Engine for SubjectPerRule {
             let charges: Vec<Charge<'_>> = charges
                 .map(|(charge, key)| Charge { key: Key::from(&key[..]), ..*charge })
                 .collect();
-            self.0.decide(Call { charges: &charges, ..call }).await
+            let Op::Settle { id, costs: Costs::Each(each) } = call.op else {
+                return self.0.decide(Call { charges: &charges, ..call }).await;
+            };
+            let keys = each.iter().map(|cost| Some(Self::key_of(cost.rule, cost.key?)));
+            let keys: Vec<Option<Vec<String>>> = keys.collect();
+            let each = each.iter().zip(&keys).map(|(cost, key)| {
+                let key = key.as_deref().map(Key::from);
+                RuleCost { key, ..*cost }
+            });
+            let each: Vec<RuleCost<'_>> = each.collect();
+            let op = Op::Settle { id, costs: Costs::Each(&each) };
+            self.0.decide(Call { op, ..call }).await
         }))
     }
 
@@ -257,7 +273,7 @@ impl CrossSlotFixture {
     async fn decide(
         &self,
         engine: &Redis,
-        op: Op,
+        op: Op<'_>,
         subjects: &[usize],
         once: Option<&str>,
     ) -> Result<Decision, EngineError> {
@@ -592,7 +608,7 @@ async fn a_record_under_an_id_is_charged_once_in_every_slot() {
 
 // Reservations.
 
-fn reserve() -> Op {
+fn reserve() -> Op<'static> {
     let id = HoldId::random().unwrap();
     Op::hold(id, Micros::from_secs(60), Expiry::Release)
 }
@@ -603,7 +619,8 @@ async fn a_reservation_holds_in_every_slot_and_is_settled_in_all() {
     let engine = fixture.engine(Duration::from_secs(10));
     let other = fixture.engine(Duration::from_secs(10));
     let decide = async |op| other.decide(Call { op, charges: &[], idempotency_key: None }).await;
-    for (cost, used) in [(None, 1), (Some(0), 0), (Some(5), 5)] {
+    let all = |cost| Costs::All(Cost::total(cost));
+    for (costs, used) in [(Costs::AsHeld, 1), (all(0), 0), (all(5), 5)] {
         let made = fixture.decide(&engine, reserve(), &[0, 1, 2], None).await.unwrap();
         let id = made.hold().unwrap();
         assert_eq!(fixture.standing(&engine).await[..4], [(0, 1), (0, 1), (0, 1), (0, 0)]);
@@ -612,11 +629,10 @@ async fn a_reservation_holds_in_every_slot_and_is_settled_in_all() {
             (renewed.expired(), renewed.verdicts.len(), renewed.held().len()),
             (false, 3, 3)
         );
-        let cost = cost.map(|cost| Cost::new(cost).unwrap());
-        let settled = decide(Op::Settle { id, cost }).await.unwrap();
+        let settled = decide(Op::Settle { id, costs }).await.unwrap();
         assert!(!settled.expired() && settled.allowed());
-        assert_eq!(decide(Op::Settle { id, cost }).await.unwrap(), settled, "the same again");
-        let otherwise = decide(Op::Settle { id, cost: Some(Cost::new(9).unwrap()) }).await;
+        assert_eq!(decide(Op::Settle { id, costs }).await.unwrap(), settled, "the same again");
+        let otherwise = decide(Op::Settle { id, costs: Costs::All(Cost::new(9).unwrap()) }).await;
         assert_eq!(otherwise.unwrap_err().refusal(), Some(&Refusal::AlreadySettled));
         let found = fixture.standing(&engine).await;
         assert_eq!(found[..4], [(used, 0), (used, 0), (used, 0), (0, 0)]);
@@ -627,10 +643,10 @@ async fn a_reservation_holds_in_every_slot_and_is_settled_in_all() {
     let again = fixture.decide(&engine, reserve(), &[0, 1], Some("job")).await.unwrap();
     assert_eq!((again.hold(), again.repeated()), (first.hold(), true));
     assert_eq!(fixture.standing(&engine).await[..2], [(0, 1), (0, 1)]);
-    decide(Op::Settle { id: first.hold().unwrap(), cost: Some(Cost::ZERO) }).await.unwrap();
+    decide(Op::Settle { id: first.hold().unwrap(), costs: Costs::All(Cost::ZERO) }).await.unwrap();
     let fresh = fixture.decide(&engine, reserve(), &[0, 1], Some("job")).await.unwrap();
     assert!(!fresh.repeated() && fresh.hold() != first.hold());
-    decide(Op::Settle { id: fresh.hold().unwrap(), cost: Some(Cost::ZERO) }).await.unwrap();
+    decide(Op::Settle { id: fresh.hold().unwrap(), costs: Costs::All(Cost::ZERO) }).await.unwrap();
     for _ in 0..CAPACITY {
         fixture.decide(&engine, Op::Record, &[1], None).await.unwrap();
     }
@@ -678,7 +694,7 @@ async fn a_shadow_limit_in_another_slot_denies_nothing() {
         held.push(decision.hold());
     }
     assert!(held[0].is_some() && held[1].is_none(), "{held:?}");
-    let op = Op::Settle { id: held[0].unwrap(), cost: Some(Cost::ZERO) };
+    let op = Op::Settle { id: held[0].unwrap(), costs: Costs::All(Cost::ZERO) };
     engine.decide(Call { op, charges: &[], idempotency_key: None }).await.unwrap();
     let found = engine.inspect(holders, Key::from("c")).await.unwrap().standing;
     assert_eq!((found.used, found.held), (0, 0));

@@ -14,7 +14,7 @@ use testkit::ledger::{ChargeBounds, LedgerAttempt, ObservedResult, WorkKind, cha
 use testkit::load::{is_long_run, quantiles};
 use testkit::sharded_subjects::{SMALL, SUBJECTS, ShardedSubjects};
 use testkit::timing::{HANG, compare_with_goal, goals_are_bounds};
-use tidegate::{Cost, Decision, Expiry, HoldId, Micros, Op};
+use tidegate::{Cost, Costs, Decision, Expiry, HoldId, Micros, Op};
 use tidegate_model::TraceRng;
 use tidegate_model::print_line;
 use tidegate_redis::Redis;
@@ -377,7 +377,7 @@ impl LedgerWorker {
             self.attempt(work, WorkKind::Renew, limits, Op::Renew { id, ttl }, None).await;
         }
         let cost = self.rng.below(2);
-        let op = Op::Settle { id, cost: Some(Cost::new(cost).unwrap()) };
+        let op = Op::Settle { id, costs: Costs::All(Cost::new(cost).unwrap()) };
         let begun = Instant::now();
         while begun.elapsed() < TTL / 2 {
             self.attempt(work, WorkKind::Settle(cost), limits, op, None).await;
@@ -395,7 +395,7 @@ impl LedgerWorker {
         work: u64,
         kind: WorkKind,
         limits: &[usize],
-        op: Op,
+        op: Op<'_>,
         drop_after: Option<u64>,
     ) -> Option<Decision> {
         let id = format!("id-{work}");

@@ -10,7 +10,9 @@ use testkit::cluster::{RedisCluster, value_text};
 use testkit::load::hash_tag;
 use testkit::sharded_subjects::{SMALL, ShardedSubjects};
 use testkit::timing::{HANG, compare_with_goal};
-use tidegate::{Call, Cost, Decision, Engine as _, EngineError, Expiry, HoldId, Op, Refusal};
+use tidegate::{
+    Call, Cost, Costs, Decision, Engine as _, EngineError, Expiry, HoldId, Op, Refusal,
+};
 use tidegate_model::print_line;
 use tidegate_redis::Redis;
 use tokio::time::{Instant, sleep, timeout};
@@ -149,7 +151,7 @@ impl StepFailureFixture {
             self.begin().await;
             let id = self.reserve(30 * SECOND).await;
             let renew = Op::Renew { id, ttl: (20 * SECOND).into() };
-            let settle = Op::Settle { id, cost: Some(Cost::ONE) };
+            let settle = Op::Settle { id, costs: Costs::All(Cost::ONE) };
             for op in [renew, settle] {
                 let node = self.freeze(shard);
                 let result = self.decide_hold(op).await;
@@ -164,7 +166,8 @@ impl StepFailureFixture {
                 let again = self.decide_hold_slowly(op).await.unwrap();
                 assert!(matches!(op, Op::Renew { .. }) || again == done, "{again:?}");
             }
-            let other = self.decide_hold_slowly(Op::Settle { id, cost: Some(Cost::ZERO) }).await;
+            let other =
+                self.decide_hold_slowly(Op::Settle { id, costs: Costs::All(Cost::ZERO) }).await;
             assert_eq!(other.unwrap_err().refusal(), Some(&Refusal::AlreadySettled));
             assert_eq!(self.charged().await, [1, 1, 1]);
         }
@@ -179,7 +182,7 @@ impl StepFailureFixture {
         self.delete_keys(1);
         let renewed = self.decide_hold(Op::Renew { id, ttl: (40 * SECOND).into() }).await.unwrap();
         assert!(renewed.expired() && renewed.verdicts.len() == 3, "{renewed:?}");
-        let settle = Op::Settle { id, cost: Some(Cost::ONE) };
+        let settle = Op::Settle { id, costs: Costs::All(Cost::ONE) };
         let settled = self.decide_hold(settle).await.unwrap();
         assert!(settled.expired() && settled.verdicts.len() == 3, "{settled:?}");
         assert_eq!(self.decide_hold(settle).await.unwrap(), settled);
@@ -192,7 +195,7 @@ impl StepFailureFixture {
         self.begin().await;
         let id = self.reserve(2 * SECOND).await;
         self.delete_keys(0);
-        for op in [Op::Settle { id, cost: None }, Op::Renew { id, ttl: SECOND.into() }] {
+        for op in [Op::Settle { id, costs: Costs::AsHeld }, Op::Renew { id, ttl: SECOND.into() }] {
             let refused = self.decide_hold(op).await.unwrap_err();
             assert_eq!(refused.refusal(), Some(&Refusal::UnknownHold), "{op:?}");
         }
@@ -220,7 +223,7 @@ impl StepFailureFixture {
             EngineError::Unavailable(_) | EngineError::Ambiguous(_) => {}
             other => panic!("{other:?}"),
         }
-        let settle = Op::Settle { id: held, cost: Some(Cost::ONE) };
+        let settle = Op::Settle { id: held, costs: Costs::All(Cost::ONE) };
         let unsettled = self.decide_hold(settle).await.unwrap_err();
         assert!(matches!(unsettled, EngineError::Ambiguous(_)), "{unsettled:?}");
 
@@ -254,26 +257,26 @@ impl StepFailureFixture {
 
     async fn decide(
         &self,
-        op: Op,
+        op: Op<'_>,
         limits: &[usize],
         once: Option<&str>,
     ) -> Result<Decision, EngineError> {
         self.subjects.decide(&self.hasty, op, limits, once).await
     }
 
-    async fn decide_slowly(&self, op: Op, limits: &[usize]) -> Decision {
+    async fn decide_slowly(&self, op: Op<'_>, limits: &[usize]) -> Decision {
         self.subjects.decide(&self.subjects.engine, op, limits, None).await.unwrap()
     }
 
-    async fn decide_hold(&self, op: Op) -> Result<Decision, EngineError> {
+    async fn decide_hold(&self, op: Op<'_>) -> Result<Decision, EngineError> {
         self.hasty.decide(Call { op, charges: &[], idempotency_key: None }).await
     }
 
-    async fn decide_hold_slowly(&self, op: Op) -> Result<Decision, EngineError> {
+    async fn decide_hold_slowly(&self, op: Op<'_>) -> Result<Decision, EngineError> {
         self.subjects.engine.decide(Call { op, charges: &[], idempotency_key: None }).await
     }
 
-    async fn decide_patiently(&self, op: Op, once: Option<&str>) -> Decision {
+    async fn decide_patiently(&self, op: Op<'_>, once: Option<&str>) -> Decision {
         self.subjects.decide(&self.subjects.engine, op, &LIMITS, once).await.unwrap()
     }
 

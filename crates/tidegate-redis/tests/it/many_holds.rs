@@ -7,8 +7,8 @@ use std::time::Duration;
 use testkit::redis::RedisServer;
 use testkit::timing::compare_with_goal;
 use tidegate::{
-    Call, Charge, Cost, Decision, Engine, EngineError, Expiry, HoldId, Key, Limit, ManualClock,
-    Micros, Op, Rule, RuleLimit,
+    Call, Charge, Cost, Costs, Decision, Engine, EngineError, Expiry, HoldId, Key, Limit,
+    ManualClock, Micros, Op, Rule, RuleLimit,
 };
 use tidegate_redis::Redis;
 
@@ -38,7 +38,7 @@ impl HoldsFixture {
         fixture
     }
 
-    async fn decide(&mut self, op: Op, cost: u64) -> Result<Decision, EngineError> {
+    async fn decide(&mut self, op: Op<'_>, cost: u64) -> Result<Decision, EngineError> {
         let key = Key::from("k");
         let charge = Charge { limit: &self.limit, key, cost: Cost::total(cost), caller: None };
         let of_a_hold = matches!(op, Op::Settle { .. } | Op::Renew { .. });
@@ -86,7 +86,7 @@ async fn leases_that_expire_together_do_not_block_the_server() {
         assert_eq!(fixture.decide(Op::Peek, 0).await.unwrap().remaining(), 10_000);
     }
     fixture.print_longest("expired, then peeked");
-    let settle = Op::Settle { id: first.unwrap(), cost: None };
+    let settle = Op::Settle { id: first.unwrap(), costs: Costs::AsHeld };
     assert!(fixture.decide(settle, 0).await.unwrap().expired());
     for left in (9_980..10_000).rev() {
         assert_eq!(fixture.hold(TTL, Expiry::Release, 1).await.remaining(), left);

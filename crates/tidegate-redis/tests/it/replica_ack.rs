@@ -10,7 +10,7 @@ use testkit::redis::RedisServer;
 use testkit::replicas::{PrimaryAndReplica, decide, limit, used_and_held};
 use testkit::timing::{HANG, compare_with_goal};
 use tidegate::{
-    Call, Charge, Cost, Engine as _, EngineError, Expiry, HoldId, Key, Micros, Op, RuleLimit,
+    Call, Charge, Cost, Costs, Engine as _, EngineError, Expiry, HoldId, Key, Micros, Op, RuleLimit,
 };
 use tidegate_redis::Redis;
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 const SHORT: Duration = Duration::from_secs(1);
 const MINUTE: Micros = Micros::new(60_000_000);
 
-fn hold() -> Op {
+fn hold() -> Op<'static> {
     Op::hold(HoldId::random().unwrap(), MINUTE, Expiry::Release)
 }
 
@@ -69,7 +69,7 @@ async fn while_the_replica_is_frozen_nothing_passes_and_charges_stay() {
         (hold(), None),
         (Op::enter(HoldId::random().unwrap(), MINUTE), None),
         (Op::Renew { id: kept, ttl: MINUTE }, None),
-        (Op::Settle { id: kept, cost: None }, None),
+        (Op::Settle { id: kept, costs: Costs::AsHeld }, None),
         (Op::Refund, None),
     ] {
         let begun = Instant::now();
@@ -152,7 +152,7 @@ async fn a_repeated_call_waits_for_the_acknowledgement_of_the_first() {
     let (first, second, patient) = (engine(SHORT), engine(SHORT), engine(TEST_TIMEOUT));
     let wide = limit("wide", "fixed-window 1000/365d");
     let kept = decide(&patient, hold(), &wide, "held", None).await.unwrap().hold().unwrap();
-    let settle = Op::Settle { id: kept, cost: Some(Cost::ONE) };
+    let settle = Op::Settle { id: kept, costs: Costs::All(Cost::ONE) };
     for engine in [&first, &second] {
         until_ready(engine, &wide).await;
     }

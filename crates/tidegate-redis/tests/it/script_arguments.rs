@@ -12,14 +12,17 @@ const ID: &str = "0123456789abcdef0123456789abcdef";
 /// Names all keys of a state, so that only the tested argument is wrong.
 const ALL: &str = "3";
 
+/// The end of a part: no boundaries, cost 1, how it is held, no caller, no mode.
+const CHARGED: &[&str] = &["0", "1", "", "", ""];
+const HELD: &[&str] = &["0", "1", "0", "", ""];
+const HELD_AND_CHARGED: &[&str] = &["0", "1", "1", "", ""];
+
 /// A script call, of which each argument can be replaced.
 #[derive(Clone)]
 struct ScriptCall {
     op: &'static str,
     id: &'static str,
     ttl: &'static str,
-    expiry: &'static str,
-    settle: &'static str,
     request: &'static str,
     record: &'static str,
     count: Option<&'static str>,
@@ -35,13 +38,11 @@ struct ScriptCall {
 
 impl ScriptCall {
     fn check(limits: &[&[&'static str]]) -> Self {
-        let part = |limit: &&[&'static str]| [&[ALL], *limit, &["0", "1", "", ""]].concat();
+        let part = |limit: &&[&'static str]| [&[ALL], *limit, CHARGED].concat();
         Self {
             op: "check",
             id: "",
             ttl: "0",
-            expiry: "0",
-            settle: "",
             request: "",
             record: "record",
             count: None,
@@ -54,12 +55,22 @@ impl ScriptCall {
     }
 
     fn hold() -> Self {
-        let record = vec!["{x}:record"];
-        Self { op: "hold", id: ID, ttl: "1000000", more_keys: record, ..Self::check(&[BUCKET]) }
+        Self::hold_as(HELD)
     }
 
+    fn hold_as(end: &[&'static str]) -> Self {
+        let (parts, record) = (vec![[&[ALL], BUCKET, end].concat()], vec!["{x}:record"]);
+        Self { op: "hold", id: ID, ttl: "1000000", parts, more_keys: record, ..Self::check(&[]) }
+    }
+
+    /// Charges the bucket and holds a slot.
     fn enter() -> Self {
-        Self { op: "enter", parts: Self::check(&[BUCKET, HOLDERS]).parts, ..Self::hold() }
+        Self::enter_as(HELD)
+    }
+
+    fn enter_as(end: &[&'static str]) -> Self {
+        let parts = vec![[&[ALL], BUCKET, CHARGED].concat(), [&[ALL], HOLDERS, end].concat()];
+        Self { op: "visit", parts, ..Self::hold() }
     }
 
     fn to(&self, connection: &mut redis::Connection) -> redis::RedisResult<Value> {
@@ -72,10 +83,10 @@ impl ScriptCall {
         keys.extend(self.more_keys.iter().map(ToString::to_string));
         let count = self.parts.len().to_string();
         let count = self.count.unwrap_or(&count);
-        let Self { op, id, ttl, expiry, settle, request, record, .. } = self;
+        let Self { op, id, ttl, request, record, .. } = self;
         let mut command = redis::cmd("EVAL");
         command.arg(decide_script(&[])).arg(keys.len()).arg(&keys);
-        command.arg(&["1", op, "", id, ttl, expiry, settle, request, record, count]);
+        command.arg(&["1", op, "", id, ttl, request, record, count]);
         command.arg(self.parts.concat()).arg(&self.more_words).query(connection)
     }
 }
@@ -111,8 +122,9 @@ fn missing_extra_and_out_of_range_arguments_are_refused_before_the_first_write()
         // After a valid part, which must not have been charged.
         bad.push((what, ScriptCall::check(&[BUCKET, limit])));
     }
-    let one_boundary = [ALL, "3", "1", "5", "0", "1", "1", "1", "", ""].to_vec();
-    let descending = [ALL, "3", "1", "5", "0", "2", "9007199254740991", "1", "1", "", ""].to_vec();
+    let one_boundary = [ALL, "3", "1", "5", "0", "1", "1", "1", "", "", ""].to_vec();
+    let descending =
+        [ALL, "3", "1", "5", "0", "2", "9007199254740991", "1", "1", "", "", ""].to_vec();
     bad.extend([
         ("one boundary", ScriptCall { parts: vec![one_boundary], ..check() }),
         ("boundaries that descend", ScriptCall { parts: vec![descending], ..check() }),
@@ -137,28 +149,30 @@ fn missing_extra_and_out_of_range_arguments_are_refused_before_the_first_write()
             ScriptCall { request: "0123456789abcdef0123456789abcdef", ..check() },
         ),
         ("a flag for keys that do not exist", {
-            let parts = vec![[&["4"], BUCKET, &["0", "1", "", ""]].concat()];
+            let parts = vec![[&["4"], BUCKET, CHARGED].concat()];
             ScriptCall { parts, ..check() }
         }),
         ("a flag for fewer keys than are sent", {
-            let parts = vec![[&["1"], BUCKET, &["0", "1", "", ""]].concat()];
+            let parts = vec![[&["1"], BUCKET, CHARGED].concat()];
             ScriptCall { parts, ..check() }
         }),
         ("a log without its key", {
-            let parts = vec![["0", "4", "5", "1", "1000000", "0", "1", "", ""].to_vec()];
+            let parts = vec![["0", "4", "5", "1", "1000000", "0", "1", "", "", ""].to_vec()];
             ScriptCall { parts, suffixes: &[], ..check() }
         }),
         ("a hold without its key", {
-            let parts = vec![[&["0"], BUCKET, &["0", "1", "", ""]].concat()];
+            let parts = vec![[&["0"], BUCKET, HELD].concat()];
             ScriptCall { parts, suffixes: &[], ..ScriptCall::hold() }
         }),
         (
             "a short fingerprint",
             ScriptCall { request: "f", more_keys: vec!["{x}:once"], ..check() },
         ),
-        ("expiry 2", ScriptCall { expiry: "2", ..check() }),
+        ("expiry 2", ScriptCall::hold_as(&["0", "1", "2", "", ""])),
         ("an unknown operation", ScriptCall { op: "chek", ..check() }),
-        ("a malformed settle cost", ScriptCall { settle: "0x1", ..check() }),
+        ("a malformed settle cost", {
+            ScriptCall { op: "settle", ..ScriptCall::hold_as(&["0", "1", "0x1", "", ""]) }
+        }),
         ("a hold of no length", ScriptCall { ttl: "0", ..ScriptCall::hold() }),
         ("a hold without an id", ScriptCall { id: "", ..ScriptCall::hold() }),
         (
@@ -166,31 +180,12 @@ fn missing_extra_and_out_of_range_arguments_are_refused_before_the_first_write()
             ScriptCall { id: "0123456789abcdef0123456789abcdeg", ..ScriptCall::hold() },
         ),
         ("a hold without a record", ScriptCall { more_keys: Vec::new(), ..ScriptCall::hold() }),
-        (
-            "a hold of cost 0",
-            ScriptCall {
-                parts: vec![[&[ALL], BUCKET, &["0", "0", "", ""]].concat()],
-                ..ScriptCall::hold()
-            },
-        ),
+        ("a hold of cost 0", ScriptCall::hold_as(&["0", "0", "0", "", ""])),
         ("a slot of no length", ScriptCall { ttl: "0", ..ScriptCall::enter() }),
         ("a slot without an id", ScriptCall { id: "", ..ScriptCall::enter() }),
         ("a slot without a record", ScriptCall { more_keys: Vec::new(), ..ScriptCall::enter() }),
-        (
-            "a slot that is charged when it expires",
-            ScriptCall { expiry: "1", ..ScriptCall::enter() },
-        ),
-        ("an entry under an id", {
-            let more_keys = vec!["{x}:record", "{x}:once"];
-            ScriptCall { request: ID, more_keys, ..ScriptCall::enter() }
-        }),
-        ("a slot of cost 0", {
-            let nothing = [&[ALL], HOLDERS, &["0", "0", "", ""]].concat();
-            ScriptCall {
-                parts: vec![ScriptCall::check(&[BUCKET]).parts.concat(), nothing],
-                ..ScriptCall::enter()
-            }
-        }),
+        ("a slot that is charged when it expires", ScriptCall::enter_as(HELD_AND_CHARGED)),
+        ("a slot of cost 0", ScriptCall::enter_as(&["0", "0", "0", "", ""])),
     ]);
     for (what, sent) in &bad {
         let error = sent.to(&mut connection).expect_err(what).to_string();
@@ -200,14 +195,14 @@ fn missing_extra_and_out_of_range_arguments_are_refused_before_the_first_write()
     // The unchanged calls are valid.
     check().to(&mut connection).unwrap();
     ScriptCall::hold().to(&mut connection).unwrap();
-    let settle = ScriptCall { op: "settle", ..ScriptCall::hold() };
+    let settle = ScriptCall { op: "settle", ..ScriptCall::hold_as(&["0", "1", "held", "", ""]) };
     let nothing = ScriptCall { parts: Vec::new(), names: Vec::new(), ..settle.clone() };
     nothing.to(&mut connection).expect_err("no parts");
     let Value::Array(reply) = settle.to(&mut connection).unwrap() else { panic!("no array") };
     assert_eq!(reply[0], Value::Int(1), "not settled before");
     // A charge may cost nothing, and an entry without a concurrency limit makes no hold.
-    let alone = [&[ALL], BUCKET, &["0", "0", "", ""]].concat();
-    let parts = vec![alone.clone(), ScriptCall::check(&[HOLDERS]).parts.concat()];
+    let alone = [&[ALL], BUCKET, &["0", "0", "", "", ""]].concat();
+    let parts = vec![alone.clone(), [&[ALL], HOLDERS, HELD].concat()];
     for (sent, record, made) in [
         (ScriptCall { parts, ..ScriptCall::enter() }, "{x}:slot", ID),
         (ScriptCall { parts: vec![alone], ..ScriptCall::enter() }, "{x}:none", ""),
@@ -235,7 +230,7 @@ fn missing_keys_of_a_state_are_requested_before_anything_is_done() {
     for sent in [&charged, &hold] {
         sent.to(&mut connection).unwrap();
     }
-    let part = |flags, limit: &[&'static str]| [&[flags], limit, &["0", "1", "", ""]].concat();
+    let part = |flags, limit: &[&'static str]| [&[flags], limit, CHARGED].concat();
     for op in ["check", "record", "refund", "reset", "peek", "inspect"] {
         let parts = vec![part("0", approximate), part("0", BUCKET)];
         let sent = ScriptCall { op, parts, suffixes: &[], ..ScriptCall::check(&[]) };
@@ -264,9 +259,10 @@ fn a_hold_is_dropped_by_its_own_record_and_leaves_nothing() {
             _ => panic!("{reply:?}"),
         }
     };
-    let hold = ScriptCall { expiry: "1", ..ScriptCall::hold() };
+    let hold = ScriptCall::hold_as(HELD_AND_CHARGED);
     for hold in [hold.clone(), ScriptCall { op: "visit", ..hold }] {
-        let drop = ScriptCall { op: "drop", ..hold.clone() };
+        let parts = ScriptCall::hold_as(&["0", "1", "held", "", ""]).parts;
+        let drop = ScriptCall { op: "drop", parts, ..hold.clone() };
         assert_eq!(status(&hold), (1, 0));
         assert_eq!(status(&hold), (5, 1), "the hold exists and has not expired");
         assert_eq!(status(&ScriptCall { record: "another", ..drop.clone() }), (2, 0));
@@ -287,11 +283,13 @@ fn a_dropped_hold_that_was_charged_when_it_expired_is_not_made_again() {
         let [Value::Int(status), _, Value::Int(third), ..] = reply[..] else { panic!("{reply:?}") };
         (status, third)
     };
-    let hold = ScriptCall { op: "visit", expiry: "1", ttl: "1000", ..ScriptCall::hold() };
+    let hold = ScriptCall::hold_as(HELD_AND_CHARGED);
+    let hold = ScriptCall { op: "visit", ttl: "1000", ..hold };
     assert_eq!(status(&hold), (1, 0));
     let expired = (0..1_000_000).any(|_| status(&hold) == (5, 0));
     assert!(expired, "the hold of 1 ms is still active");
-    assert_eq!(status(&ScriptCall { op: "drop", ..hold.clone() }), (1, 0));
+    let parts = ScriptCall::hold_as(&["0", "1", "held", "", ""]).parts;
+    assert_eq!(status(&ScriptCall { op: "drop", parts, ..hold.clone() }), (1, 0));
     assert_eq!(status(&hold), (5, 0), "the hold exists and has expired");
 }
 

@@ -9,8 +9,8 @@ use testkit::engine::TEST_SECRET;
 use testkit::load::hash_tag;
 use testkit::redis::RedisServer;
 use tidegate::{
-    Call, Charge, Cost, Decision, Engine as _, EngineError, Expiry, HoldId, IdempotencyKey, Micros,
-    Op, Rule, RuleLimit, Shards,
+    Call, Charge, Cost, Costs, Decision, Engine as _, EngineError, Expiry, HoldId, IdempotencyKey,
+    Micros, Op, Rule, RuleLimit, Shards,
 };
 use tidegate_model::print_line;
 use tidegate_redis::Redis;
@@ -49,8 +49,11 @@ async fn the_shards_of_a_call_are_the_nodes_of_its_subjects() {
     assert_eq!(both, Shards::NONE.and(first).and(last));
 
     let hold = hold(&engine, &limit, &[&other]).await.unwrap().hold().unwrap();
-    let settle =
-        Call { op: Op::Settle { id: hold, cost: None }, charges: &[], idempotency_key: None };
+    let settle = Call {
+        op: Op::Settle { id: hold, costs: Costs::AsHeld },
+        charges: &[],
+        idempotency_key: None,
+    };
     assert_eq!(engine.shards(&settle), Shards::NONE.and(second));
     let renew = Op::Renew { id: hold, ttl: Micros::from_secs(1) };
     let renew = Call { op: renew, charges: &[], idempotency_key: None };

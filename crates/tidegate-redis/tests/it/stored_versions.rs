@@ -118,7 +118,7 @@ impl Store {
         redis::cmd("GET").arg(self.state()).query(&mut self.admin).unwrap()
     }
 
-    async fn decide(&self, op: Op, cost: u64) -> tidegate::Decision {
+    async fn decide(&self, op: Op<'_>, cost: u64) -> tidegate::Decision {
         let cost = Cost::total(cost);
         let charges = [Charge { limit: &self.limit, key: "user-42".into(), cost, caller: None }];
         let call = Call { op, charges: &charges, idempotency_key: None };

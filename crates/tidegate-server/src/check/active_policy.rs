@@ -87,7 +87,7 @@ impl ActivePolicy {
     pub(super) fn plan<'p>(
         &'p self,
         checks: &[RuleCheck<'p>],
-        op: Op,
+        op: Op<'_>,
         now: Micros,
     ) -> Result<Plan<'p>, CheckError> {
         for check in checks {

@@ -15,7 +15,7 @@ mod wait_limits;
 pub use self::active_policy::{ActivePolicy, AdhocLimits};
 pub(crate) use self::decision::CheckDecision;
 pub use self::decision::CheckError;
-pub use self::request::{Operation, SettleAction, Throttle};
+pub use self::request::{Operation, ReserveOptions, SettleAction, Throttle};
 pub use self::service::CheckService;
 pub(crate) use self::wait_limits::WaitCount;
 pub use self::wait_limits::WaitLimits;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::Op;
+use tidegate::{Costs, Op};
 
 /// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,13 +30,28 @@ pub enum Operation {
     Refund,
     /// Delete the recorded usage.
     Reset,
-    /// Hold permits for this long, or for the default TTL.
-    Reserve(Option<Duration>),
+    /// Hold permits.
+    Reserve(ReserveOptions),
+}
+
+/// How permits are held.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ReserveOptions {
+    /// For how long; otherwise for the default TTL.
+    pub ttl: Option<Duration>,
+    /// Charge them at the deadline, whatever the rules say.
+    pub charge_on_expiry: bool,
+}
+
+impl From<Option<Duration>> for ReserveOptions {
+    fn from(ttl: Option<Duration>) -> Self {
+        Self { ttl, ..Self::default() }
+    }
 }
 
 impl Operation {
     /// The operation of the engine; a reservation still needs its id and TTL.
-    pub(super) fn op(self) -> Op {
+    pub(super) fn op(self) -> Op<'static> {
         match self {
             Self::Check | Self::Wait(_) | Self::Reserve(_) => Op::Check,
             Self::Peek => Op::Peek,
@@ -54,9 +69,9 @@ impl Operation {
 
 /// How a reservation continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SettleAction {
-    /// End it and charge this many permits; without a number, all that were held.
-    Commit(Option<u64>),
+pub enum SettleAction<'a> {
+    /// End it and charge these costs.
+    Commit(Costs<'a>),
     /// End it and charge nothing.
     Cancel,
     /// Let it expire this long from now.

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use tidegate::policy::{ListMode, Request, RuleTarget};
 use tidegate::{
-    Clock, Cost, Engine, Expiry, Health, HoldId, IdempotencyKey, Inspection, Key, Limited, Limiter,
-    MemoryUse, Micros, Op, Plan, Policy, Refusal, RuleCheck, RuleLimit,
+    Clock, Costs, Decision, Engine, EngineError, Expiry, Health, HoldId, IdempotencyKey,
+    Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy, Refusal, Reservation,
+    RuleCheck, RuleCost, RuleLimit, Settlement,
 };
 
 use super::accounting::Accounting;
 use super::active_policy::ActivePolicy;
 use super::adhoc::AdhocRules;
 use super::decision::{CheckDecision, CheckError};
-use super::request::{Operation, SettleAction, Throttle};
+use super::request::{Operation, ReserveOptions, SettleAction, Throttle};
 use super::wait_limits::{WaitCount, WaitLimits, WaitPermit};
 use crate::observe::hot_keys::HotKeys;
 use crate::observe::metrics::Metrics;
@@ -275,20 +276,49 @@ impl CheckService {
     pub async fn settle(
         &self,
         id: HoldId,
-        action: SettleAction,
+        action: SettleAction<'_>,
     ) -> Result<CheckDecision, CheckError> {
         let reservation = self.limiter.reservation(id);
-        let cost = |cost| Cost::new(cost).map_err(|invalid| CheckError::Refused(invalid.into()));
         let result = match action {
-            SettleAction::Commit(Some(charged)) => {
-                let charged = cost(charged)?;
-                reservation.commit(charged.get()).await
-            }
-            SettleAction::Commit(None) => reservation.commit_all().await,
+            SettleAction::Commit(Costs::AsHeld) => reservation.commit_all().await,
+            SettleAction::Commit(Costs::All(cost)) => reservation.commit(cost.get()).await,
+            SettleAction::Commit(Costs::Each(each)) => self.commit_each(reservation, each).await,
             SettleAction::Cancel => reservation.cancel().await,
-            SettleAction::Renew(ttl) => reservation.renew(ttl).await,
+            SettleAction::Renew(ttl) => {
+                let decision = reservation.renew(ttl).await;
+                return self.settled(action, decision);
+            }
         };
+        self.settled(action, result.map(Settlement::into_decision))
+    }
+
+    /// Commits with the keys as the rules count them.
+    async fn commit_each(
+        &self,
+        reservation: Reservation,
+        costs: &[RuleCost<'_>],
+    ) -> Result<Settlement, EngineError> {
+        let active = self.active();
+        let keys = costs.iter().map(|cost| active.policy.counted_key(cost.rule, cost.key?));
+        let keys: Vec<Option<Vec<String>>> = keys.collect();
+        let costs = costs.iter().zip(&keys).map(|(cost, counted)| {
+            let key = counted.as_deref().map(Key::from).or(cost.key);
+            RuleCost { key, ..*cost }
+        });
+        reservation.commit_each(&costs.collect::<Vec<_>>()).await
+    }
+
+    fn settled(
+        &self,
+        action: SettleAction<'_>,
+        result: Result<Decision, EngineError>,
+    ) -> Result<CheckDecision, CheckError> {
         let decision = result.map_err(|error| self.accounting.count_error(error))?;
+        for (limit, cost) in decision.held().iter().zip(decision.settled()) {
+            if !cost.uncharged.is_zero() {
+                self.metrics().rule(limit.rule()).count_uncharged(cost.uncharged.get());
+            }
+        }
         let limits = decision.held().iter().cloned().collect();
         let ttl = match action {
             SettleAction::Renew(ttl) if !decision.expired() => Some(ttl.into()),
@@ -327,9 +357,10 @@ impl CheckService {
         context: CallContext<'_>,
     ) -> Result<CheckDecision, CheckError> {
         let (op, ttl) = match operation {
-            Operation::Reserve(ttl) => {
+            Operation::Reserve(ReserveOptions { ttl, charge_on_expiry }) => {
                 let ttl = ttl.map_or_else(|| default_ttl(plan), Micros::from);
-                (Op::hold(HoldId::random()?, ttl, Expiry::Release), Some(ttl))
+                let expiry = if charge_on_expiry { Expiry::Charge } else { Expiry::Release };
+                (Op::hold(HoldId::random()?, ttl, expiry), Some(ttl))
             }
             _ => (operation.op(), None),
         };
@@ -409,8 +440,12 @@ mod tests {
             let (engine, service) =
                 CountingEngine::service(is_synchronous, &["100/s", "fixed-window 50/1h"]);
             let check = RuleCheck::new("api", "key");
-            let operations =
-                [Operation::Check, Operation::Peek, Operation::Record, Operation::Reserve(None)];
+            let operations = [
+                Operation::Check,
+                Operation::Peek,
+                Operation::Record,
+                Operation::Reserve(None.into()),
+            ];
             for operation in operations {
                 service.run(operation, std::slice::from_ref(&check), None).await.unwrap();
                 assert_eq!(engine.take_decisions(), 1, "{operation:?}, {is_synchronous}");

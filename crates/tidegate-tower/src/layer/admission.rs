@@ -119,14 +119,14 @@ impl Decider {
     /// Settles or releases what the call holds, if it holds anything.
     pub(super) fn guard(
         &self,
-        op: Op,
+        op: Op<'_>,
         plan: &Plan<'_>,
         decision: &Decision,
     ) -> Option<RequestGuard> {
         let Op::Hold(hold) = op else { return None };
         let mut slot = Slot::of(&self.limiter, decision, hold.ttl)?;
         if self.settlement.is_some() {
-            slot.record_if_lost(plan);
+            slot.record_if_lost(op, plan);
         }
         Some(RequestGuard::new(slot, self.settlement.clone()))
     }

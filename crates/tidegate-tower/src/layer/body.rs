@@ -9,9 +9,9 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 use http_body_util::{BodyExt, Full};
 use pin_project_lite::pin_project;
-use tidegate::{Cost, Slot};
+use tidegate::{Cost, Costs, RuleCost, Slot};
 
-use super::settlement::{CostMeter, Settlement, SettlementKind};
+use super::settlement::{CostMeter, RuleCosts, Settlement, SettlementKind};
 
 /// A body that can carry a denial, and hold a [`RequestGuard`] until it ends.
 ///
@@ -185,6 +185,8 @@ enum PendingCharge {
     FromHead(Settlement),
     /// This much; `None` charges the estimate.
     Known(Option<u64>),
+    /// This much under each rule; the estimate under those that are not named.
+    Each(RuleCosts),
     Bytes {
         each: u64,
         seen: u64,
@@ -230,6 +232,10 @@ impl RequestGuard {
         self.responded = true;
         if let PendingCharge::FromHead(Settlement(SettlementKind::Response(cost))) = &self.due {
             self.due = PendingCharge::Known(cost(&head));
+        } else if let PendingCharge::FromHead(Settlement(SettlementKind::EachFromResponse(costs))) =
+            &self.due
+        {
+            self.due = PendingCharge::Each(costs(&head));
         }
         Response::from_parts(head, body.guarded(self))
     }
@@ -253,14 +259,24 @@ impl RequestGuard {
 /// disconnecting must not avoid the charge.
 impl Drop for RequestGuard {
     fn drop(&mut self) {
+        let by_rule = match &self.due {
+            PendingCharge::Each(costs) => costs.clone(),
+            PendingCharge::Meter(meter) => meter.by_rule(),
+            _ => RuleCosts::new(),
+        };
         let cost = match &self.due {
             PendingCharge::None => Some(0),
-            PendingCharge::FromHead(_) => None,
+            PendingCharge::FromHead(_) | PendingCharge::Each(_) => None,
             PendingCharge::Known(cost) => *cost,
             PendingCharge::Bytes { each, seen } => self.responded.then(|| seen.div_ceil(*each)),
             PendingCharge::Meter(meter) => meter.total(),
         };
-        // A cost above the maximum is charged as the maximum.
-        self.slot.charge_at_end(cost.map(|cost| Cost::new(cost).unwrap_or(Cost::MAX)));
+        let each = by_rule.iter().map(|(rule, cost)| RuleCost::new(rule, Cost::total(*cost)));
+        let each: Vec<RuleCost<'_>> = each.collect();
+        self.slot.charge_at_end(match cost {
+            _ if !each.is_empty() => Costs::Each(&each),
+            Some(cost) => Costs::All(Cost::total(cost)),
+            None => Costs::AsHeld,
+        });
     }
 }

@@ -50,7 +50,8 @@ impl Decider {
     /// nothing.
     fn decide_plain(&self, request: &Parts, policy: &Policy) -> Option<Admission> {
         let RuleSelection::AllRules(extract) = &self.selection else { return None };
-        if self.cost.is_some() || self.settlement.is_some() || policy.plain_limit().is_none() {
+        let has_cost = self.cost.is_some() || self.cost_each.is_some();
+        if has_cost || self.settlement.is_some() || policy.plain_limit().is_none() {
             return None;
         }
         let mut key = KeyBuilder::default();
@@ -201,7 +202,7 @@ impl Decider {
         facts: &'p RequestFacts,
         keys: &[Key<'p>],
         request: &Parts,
-    ) -> Result<(Plan<'p>, Op), EngineError> {
+    ) -> Result<(Plan<'p>, Op<'static>), EngineError> {
         let now = self.limiter.clock().now();
         let cost = facts.cost.unwrap_or(Cost::ONE);
         let key = keys.first().copied().unwrap_or(Key::of(&[]));
@@ -224,7 +225,12 @@ impl Decider {
                 policy.plan_key(key, cost, ListMode::Evaluate, now)
             }
         };
-        let plan = plan?.with_slots()?;
+        let mut plan = plan?.with_slots()?;
+        if let Some(cost) = &self.cost_each {
+            // A hold of 0 cannot be settled.
+            let least = u64::from(self.settlement.is_some());
+            plan = plan.with_costs(|rule| Ok(Cost::new(cost(request, rule.name()).max(least))?))?;
+        }
         let op = match (plan.op()?, &self.settlement) {
             (op, None) => op,
             (Op::Hold(entry), Some(_)) => Op::hold_for_request(entry.id, entry.ttl),

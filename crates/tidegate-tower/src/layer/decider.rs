@@ -22,6 +22,7 @@ pub(super) struct Decider {
     pub(super) limiter: Limiter,
     pub(super) selection: RuleSelection,
     pub(super) cost: Option<CostOf>,
+    pub(super) cost_each: Option<CostOfRule>,
     pub(super) on_missing_key: OnMissingKey,
     pub(super) wait: Option<Duration>,
     pub(super) enforcement: Enforcement,
@@ -34,6 +35,9 @@ pub(super) struct Decider {
 }
 
 type CostOf = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+
+/// The cost of a request under the rule of this name.
+pub(super) type CostOfRule = Arc<dyn Fn(&Parts, &str) -> u64 + Send + Sync>;
 type DecisionHook = Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>;
 type DenialRenderer = Arc<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
 type RuleOf = Arc<dyn Fn(&Parts) -> Option<Arc<Rule>> + Send + Sync>;
@@ -81,6 +85,7 @@ impl Decider {
             limiter,
             selection,
             cost: None,
+            cost_each: None,
             on_missing_key: OnMissingKey::default(),
             wait: None,
             enforcement: Enforcement::default(),

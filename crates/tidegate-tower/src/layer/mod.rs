@@ -112,6 +112,15 @@ impl RateLimitLayer {
         self.with(|decider| decider.cost = Some(Arc::new(cost)))
     }
 
+    /// Computes the cost of a request under each rule, given its name. It takes precedence over
+    /// [`cost`](Self::cost). See [`Settlement::each_from_response`].
+    ///
+    /// A cost above [`Cost::MAX`](tidegate::Cost::MAX) is refused with 500.
+    #[must_use]
+    pub fn cost_each(self, cost: impl Fn(&Parts, &str) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|decider| decider.cost_each = Some(Arc::new(cost)))
+    }
+
     /// What happens to requests without the key. By default they share one count. In a policy, each
     /// rule has its own setting.
     #[must_use]

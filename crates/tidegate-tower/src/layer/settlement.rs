@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::response::Parts;
 
@@ -31,11 +31,16 @@ pub struct Settlement(pub(super) SettlementKind);
 #[derive(Clone)]
 pub(super) enum SettlementKind {
     Response(ResponseCost),
+    EachFromResponse(ResponseCosts),
     BodyBytes(NonZeroU64),
     Meter,
 }
 
 type ResponseCost = Arc<dyn Fn(&Parts) -> Option<u64> + Send + Sync>;
+type ResponseCosts = Arc<dyn Fn(&Parts) -> RuleCosts + Send + Sync>;
+
+/// Actual costs by the name of the rule.
+pub(super) type RuleCosts = Vec<(String, u64)>;
 
 impl Settlement {
     /// From the head of the response. `None` charges the estimate, 0 charges nothing.
@@ -47,6 +52,22 @@ impl Settlement {
     /// ```
     pub fn from_response(cost: impl Fn(&Parts) -> Option<u64> + Send + Sync + 'static) -> Self {
         Self(SettlementKind::Response(Arc::new(cost)))
+    }
+
+    /// From the head of the response, for each rule by its name. Rules that are not named are
+    /// charged the estimate.
+    ///
+    /// ```
+    /// use tidegate_tower::Settlement;
+    /// Settlement::each_from_response(|response| {
+    ///     let tokens = response.headers.get("x-tokens").and_then(|n| n.to_str().ok()?.parse().ok());
+    ///     tokens.map(|tokens| ("tokens".to_string(), tokens)).into_iter().collect()
+    /// });
+    /// ```
+    pub fn each_from_response(
+        costs: impl Fn(&Parts) -> Vec<(String, u64)> + Send + Sync + 'static,
+    ) -> Self {
+        Self(SettlementKind::EachFromResponse(Arc::new(costs)))
     }
 
     /// 1 for every started block of `bytes` bytes of the body that was sent.
@@ -69,6 +90,9 @@ impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             SettlementKind::Response(_) => f.write_str("Settlement::from_response(..)"),
+            SettlementKind::EachFromResponse(_) => {
+                f.write_str("Settlement::each_from_response(..)")
+            }
             SettlementKind::BodyBytes(bytes) => write!(f, "Settlement::body_bytes({bytes})"),
             SettlementKind::Meter => f.write_str("Settlement::from_meter()"),
         }
@@ -93,15 +117,21 @@ impl fmt::Debug for Settlement {
 ///     text
 /// }
 /// ```
-#[derive(Clone, Debug)]
-pub struct CostMeter(Arc<AtomicU64>);
+#[derive(Clone, Default, Debug)]
+pub struct CostMeter(Arc<ReportedCost>);
+
+#[derive(Debug)]
+struct ReportedCost {
+    of_all: AtomicU64,
+    by_rule: Mutex<RuleCosts>,
+}
 
 /// No cost was reported.
 const NOT_REPORTED: u64 = u64::MAX;
 
-impl Default for CostMeter {
+impl Default for ReportedCost {
     fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(NOT_REPORTED)))
+        Self { of_all: AtomicU64::new(NOT_REPORTED), by_rule: Mutex::default() }
     }
 }
 
@@ -113,17 +143,31 @@ impl CostMeter {
             Some(before.saturating_add(cost).min(NOT_REPORTED - 1))
         };
         // The closure always returns a value.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        let _ = self.0.of_all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
     /// Replaces the reported cost.
     pub fn set(&self, cost: u64) {
-        self.0.store(cost.min(NOT_REPORTED - 1), Ordering::Relaxed);
+        self.0.of_all.store(cost.min(NOT_REPORTED - 1), Ordering::Relaxed);
+    }
+
+    /// Replaces the reported cost under the rule of this name. From then on the cost of all rules
+    /// does not count: rules that are not named are charged the estimate.
+    pub fn set_rule(&self, rule: &str, cost: u64) {
+        let mut by_rule = self.0.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        match by_rule.iter_mut().find(|(name, _)| name == rule) {
+            Some((_, known)) => *known = cost,
+            None => by_rule.push((rule.into(), cost)),
+        }
+    }
+
+    pub(super) fn by_rule(&self) -> RuleCosts {
+        self.0.by_rule.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The reported cost, if any.
     pub fn total(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&reported| reported != NOT_REPORTED)
+        Some(self.0.of_all.load(Ordering::Relaxed)).filter(|&reported| reported != NOT_REPORTED)
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn run(new: impl Fn() -> Harness) {
 const TTL: Micros = Micros::from_secs(5);
 
 impl Harness {
-    fn enter(&self, ttl: Micros) -> (HoldId, Op) {
+    fn enter(&self, ttl: Micros) -> (HoldId, Op<'static>) {
         let id = HoldId::random().expect("the system has random numbers");
         (id, Op::enter(id, ttl))
     }

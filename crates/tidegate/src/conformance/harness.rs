@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_core::{Cost, Expiry, Limit, Micros, Verdict, Wait};
 
 use crate::{
-    Call, Charge, Clock, Decision, Engine, EngineError, HoldId, IdempotencyKey, Inspection, Key,
-    ManualClock, Op, Rule, RuleLimit,
+    Call, Charge, Clock, Costs, Decision, Engine, EngineError, HoldId, IdempotencyKey, Inspection,
+    Key, ManualClock, Op, Rule, RuleLimit, Unit,
 };
 
 /// Limits of every chargeable algorithm and mode, all with a capacity of 10.
@@ -55,14 +55,22 @@ impl Harness {
 
     /// A rule of one limit.
     pub(super) fn limit(&self, name: &str, limit: &str) -> Arc<RuleLimit> {
+        self.rule(name, limit).limits()[0].clone()
+    }
+
+    /// A rule of one limit that counts this unit.
+    pub(super) fn budget(&self, name: &str, limit: &str, unit: Unit) -> Arc<RuleLimit> {
+        self.rule(name, limit).unit(unit).limits()[0].clone()
+    }
+
+    fn rule(&self, name: &str, limit: &str) -> Rule {
         let limit: Limit = limit.parse().expect("a limit of the suite");
-        let rule = Rule::new(name, [limit]).expect("a rule of the suite");
-        rule.limits()[0].clone()
+        Rule::new(name, [limit]).expect("a rule of the suite")
     }
 
     pub(super) async fn call(
         &self,
-        op: Op,
+        op: Op<'_>,
         charges: &[(&Arc<RuleLimit>, &str, u64)],
     ) -> Result<Decision, EngineError> {
         self.call_with_id(op, charges, None).await
@@ -70,7 +78,7 @@ impl Harness {
 
     pub(super) async fn call_with_id(
         &self,
-        op: Op,
+        op: Op<'_>,
         charges: &[(&Arc<RuleLimit>, &str, u64)],
         id: Option<&str>,
     ) -> Result<Decision, EngineError> {
@@ -91,7 +99,7 @@ impl Harness {
 
     pub(super) async fn one(
         &self,
-        op: Op,
+        op: Op<'_>,
         limit: &Arc<RuleLimit>,
         key: &str,
         cost: u64,
@@ -118,10 +126,17 @@ impl Harness {
         id: HoldId,
         cost: Option<u64>,
     ) -> Result<Decision, EngineError> {
-        let cost = cost.map(|cost| Cost::new(cost).expect("a cost of the suite"));
-        self.engine
-            .decide(Call { op: Op::Settle { id, cost }, charges: &[], idempotency_key: None })
-            .await
+        let costs = cost.map_or(Costs::AsHeld, |cost| Costs::All(Cost::total(cost)));
+        self.settle_at(id, costs).await
+    }
+
+    pub(super) async fn settle_at(
+        &self,
+        id: HoldId,
+        costs: Costs<'_>,
+    ) -> Result<Decision, EngineError> {
+        let op = Op::Settle { id, costs };
+        self.engine.decide(Call { op, charges: &[], idempotency_key: None }).await
     }
 
     pub(super) async fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
@@ -142,7 +157,7 @@ impl Harness {
         self.one(hold, limit, key, cost).await.hold().expect("a hold")
     }
 
-    pub(super) fn hold(&self, ttl: Micros) -> (HoldId, Op) {
+    pub(super) fn hold(&self, ttl: Micros) -> (HoldId, Op<'static>) {
         let id = HoldId::random().expect("the system has random numbers");
         (id, Op::hold(id, ttl, Expiry::Release))
     }

@@ -3,7 +3,7 @@
 use tidegate_core::{Cost, Expiry, Micros};
 
 use super::harness::{EVERY_LIMIT, Harness};
-use crate::{Call, Charge, EngineError, HoldId, Key, Op, Refusal};
+use crate::{Call, Charge, Costs, EngineError, HoldId, Key, Op, Refusal};
 
 pub(super) async fn run(new: impl Fn() -> Harness) {
     a_call_has_charges_or_a_hold(&new()).await;
@@ -25,7 +25,7 @@ async fn a_call_has_charges_or_a_hold(harness: &Harness) {
     let many = vec![(&limit, "k", 0); Call::MAX_CHARGES + 1];
     let count = Refusal::ChargeCount(Call::MAX_CHARGES + 1);
     assert_eq!(refusal(harness.call(Op::Check, &many).await), count);
-    let settle = Op::Settle { id: HoldId::from(1), cost: None };
+    let settle = Op::Settle { id: HoldId::from(1), costs: Costs::AsHeld };
     assert_eq!(refusal(harness.call(settle, &[(&limit, "k", 1)]).await), Refusal::ChargeCount(1));
 }
 

@@ -23,7 +23,13 @@ fn pair(enforced: &str, shadow: &str) -> [Arc<RuleLimit>; 2] {
 }
 
 impl Harness {
-    async fn both(&self, op: Op, limits: &[Arc<RuleLimit>; 2], key: &str, cost: u64) -> Decision {
+    async fn both(
+        &self,
+        op: Op<'_>,
+        limits: &[Arc<RuleLimit>; 2],
+        key: &str,
+        cost: u64,
+    ) -> Decision {
         let charges = [(&limits[0], key, cost), (&limits[1], key, cost)];
         self.call(op, &charges).await.expect("a decision")
     }

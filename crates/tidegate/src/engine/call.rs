@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Cost, Expiry, Limit, Micros};
+use tidegate_core::{Cost, Expiry, Micros};
 
 use super::bounds;
+use super::costs::Costs;
 use super::error::{EngineError, Refusal};
 use super::ids::{HoldId, IdempotencyKey};
-use super::rule_limit::RuleLimit;
+use super::rule_limit::{OnReserve, RuleLimit};
 use crate::Key;
 
 /// What a call does with its charges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Op {
+pub enum Op<'a> {
     /// Charge all if every limit allows it, else none.
     Check,
     /// Read without writing. The verdict of a charge with a cost is that of a check of this cost.
@@ -27,13 +28,12 @@ pub enum Op {
     Reset,
     /// Hold permits, if every limit allows it.
     Hold(HoldSpec),
-    /// End a hold and charge each of its limits `cost`; `None` charges what was held, zero cancels.
-    /// The call has no charges; the engine knows what was held.
+    /// End a hold and charge its limits. The call has no charges; the engine knows what was held.
     Settle {
         /// The hold.
         id: HoldId,
-        /// The actual cost.
-        cost: Option<Cost>,
+        /// The actual costs.
+        costs: Costs<'a>,
     },
     /// Extend a hold to `ttl` from now. The call has no charges.
     Renew {
@@ -51,7 +51,8 @@ pub struct HoldSpec {
     pub id: HoldId,
     /// How long the hold lasts without renewal.
     pub ttl: Micros,
-    /// What happens to the costs when the hold expires.
+    /// What happens to the costs when the hold expires: [`Expiry::Release`] leaves it to each
+    /// limit, see [`expiry_of`](Self::expiry_of).
     pub expiry: Expiry,
     /// Which limits it holds, and whether its result is stored.
     pub kind: HoldKind,
@@ -60,7 +61,9 @@ pub struct HoldSpec {
 /// What a hold is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HoldKind {
-    /// Holds permits of every limit. Its result is stored: settling it again returns the same.
+    /// Holds permits of every limit, except of those that are charged when a reservation is made:
+    /// [`OnReserve::Charge`]. Settling it returns the verdicts of these, too. Its result is stored:
+    /// settling it again returns the same.
     Reservation,
     /// As a reservation, for about every request. So its result is not stored, and it takes no
     /// idempotency key.
@@ -69,29 +72,53 @@ pub enum HoldKind {
     /// other limits, as [`Op::Check`] does. Settling or renewing it returns no verdicts of the
     /// others. Without a `concurrency` limit it is a check, and no hold is made.
     Entry,
+    /// Holds permits of every limit, for a process that spends them by itself. Its result is not
+    /// stored.
+    Loan,
 }
 
 impl HoldSpec {
     /// Whether it is for a process that spends the permits by itself: [`Op::loan`].
     pub fn is_loan(&self) -> bool {
-        self.kind == HoldKind::Request && self.expiry == Expiry::Charge
+        self.kind == HoldKind::Loan
+    }
+
+    /// Whether permits of `limit` are held, and not charged.
+    pub fn holds(&self, limit: &RuleLimit) -> bool {
+        let is_slot = limit.limit().lease().is_some();
+        match self.kind {
+            HoldKind::Reservation | HoldKind::Request => {
+                is_slot || limit.on_reserve() == OnReserve::Hold
+            }
+            HoldKind::Entry => is_slot,
+            HoldKind::Loan => true,
+        }
+    }
+
+    /// What happens to the permits of `limit` when the hold expires. Slots are released.
+    pub fn expiry_of(&self, limit: &RuleLimit) -> Expiry {
+        match self.expiry {
+            _ if limit.limit().lease().is_some() => Expiry::Release,
+            Expiry::Charge => Expiry::Charge,
+            Expiry::Release => limit.on_expiry(),
+        }
     }
 }
 
-impl Op {
+impl Op<'_> {
     /// Holds the costs until `ttl` has passed.
     pub fn hold(id: HoldId, ttl: Micros, expiry: Expiry) -> Self {
         Self::Hold(HoldSpec { id, ttl, expiry, kind: HoldKind::Reservation })
     }
 
-    /// Holds the costs for the length of one request; released when `ttl` has passed.
+    /// Holds the costs for the length of one request, until `ttl` has passed.
     pub fn hold_for_request(id: HoldId, ttl: Micros) -> Self {
         Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind: HoldKind::Request })
     }
 
     /// Holds the costs for a process that spends them by itself; charged when `ttl` has passed.
     pub fn loan(id: HoldId, ttl: Micros) -> Self {
-        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind: HoldKind::Request })
+        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind: HoldKind::Loan })
     }
 
     /// Takes a slot of each `concurrency` limit until `ttl` has passed, and charges the others.
@@ -105,8 +132,15 @@ impl Op {
     }
 
     /// Whether the operation holds permits of `limit` instead of charging them.
-    pub fn holds(&self, limit: &Limit) -> bool {
-        matches!(self, Self::Hold(_)) && (!self.is_entry() || limit.lease().is_some())
+    pub fn holds(&self, limit: &RuleLimit) -> bool {
+        matches!(self, Self::Hold(hold) if hold.holds(limit))
+    }
+
+    /// Whether the record of the hold has to name `limit`: it is held, or the limit of a
+    /// reservation that was charged for it.
+    pub fn records(&self, limit: &RuleLimit) -> bool {
+        let is_reservation = matches!(self, Self::Hold(hold) if hold.kind == HoldKind::Reservation);
+        is_reservation || self.holds(limit)
     }
 
     /// Whether the operation takes permits or slots, unless a limit denies it.
@@ -143,7 +177,7 @@ impl AsRef<RuleLimit> for Charge<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The operation.
-    pub op: Op,
+    pub op: Op<'a>,
     /// Limits, keys and costs. Charges of the same limit and key count as one with the costs added.
     pub charges: &'a [Charge<'a>],
     /// Charge at most once under this id, scoped to the rule and key of the first charge.
@@ -170,15 +204,19 @@ impl Call<'_> {
             if !charge.key.is_valid() || caller_len > Key::MAX_LEN {
                 return Err(Refusal::KeyTooLong.into());
             }
-            let limit = charge.limit.limit();
-            let is_held = self.op.holds(limit);
+            let is_held = self.op.holds(charge.limit);
             if is_held && charge.cost.is_zero() {
                 return Err(Refusal::EmptyHold.into());
             }
-            if limit.lease().is_some() && !is_held && !charges_nothing {
+            if charge.limit.limit().lease().is_some() && !is_held && !charges_nothing {
                 return Err(Refusal::ConcurrencyNeedsHold.into());
             }
             charge.limit.check_zone()?;
+        }
+        let is_reservation =
+            matches!(self.op, Op::Hold(hold) if hold.kind == HoldKind::Reservation);
+        if is_reservation && !self.charges.iter().any(|charge| self.op.holds(charge.limit)) {
+            return Err(Refusal::NothingToHold.into());
         }
         Ok(())
     }

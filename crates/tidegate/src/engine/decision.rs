@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Fraction, Micros, Outcome, Verdict, Wait};
 
+use super::costs::SettledCost;
 use super::ids::HoldId;
 use super::rule_limit::RuleLimit;
 
@@ -82,6 +83,8 @@ pub struct DecisionDetails {
     pub shadow: Vec<Verdict>,
     /// The limits held, for a settled or renewed hold.
     pub held: Vec<Arc<RuleLimit>>,
+    /// What each limit held was charged, for a settled hold.
+    pub settled: Vec<SettledCost>,
     /// Permits given back by a refund: the largest number over the limits.
     pub refunded: Cost,
     /// The hold had expired before it was settled or renewed.
@@ -92,20 +95,18 @@ pub struct DecisionDetails {
     pub repeated: bool,
     /// Fingerprints of the limits and keys of a hold that was made or settled, if they are known.
     pub(crate) lines: Vec<u64>,
-    /// A hold was made that is charged when it expires.
-    pub(crate) charged_at_expiry: bool,
 }
 
 impl DecisionDetails {
     const NONE: Self = Self {
         shadow: Vec::new(),
         held: Vec::new(),
+        settled: Vec::new(),
         refunded: Cost::ZERO,
         expired: false,
         hold: None,
         repeated: false,
         lines: Vec::new(),
-        charged_at_expiry: false,
     };
 }
 
@@ -113,7 +114,8 @@ impl DecisionDetails {
 impl PartialEq for DecisionDetails {
     fn eq(&self, other: &Self) -> bool {
         let fields = |of: &Self| (of.refunded, of.expired, of.hold, of.repeated);
-        self.shadow == other.shadow && self.held == other.held && fields(self) == fields(other)
+        let lists = |of: &Self| (of.shadow.clone(), of.held.clone(), of.settled.clone());
+        lists(self) == lists(other) && fields(self) == fields(other)
     }
 }
 
@@ -183,6 +185,7 @@ impl Decision {
         if let Some(details) = &mut stored.details {
             details.shadow = Vec::new();
             details.held = Vec::new();
+            details.settled = Vec::new();
             details.lines = Vec::new();
         }
         stored
@@ -210,6 +213,11 @@ impl Decision {
         &self.details().held
     }
 
+    /// What each limit held was charged, for a settled hold.
+    pub fn settled(&self) -> &[SettledCost] {
+        &self.details().settled
+    }
+
     /// Permits given back by a refund: the largest number over the limits.
     pub fn refunded(&self) -> Cost {
         self.details().refunded
@@ -233,11 +241,6 @@ impl Decision {
     /// Fingerprints of the limits and keys of a hold that was made or settled, if they are known.
     pub(crate) fn lines(&self) -> &[u64] {
         &self.details().lines
-    }
-
-    /// A hold was made that is charged when it expires.
-    pub(crate) fn is_charged_at_expiry(&self) -> bool {
-        self.details().charged_at_expiry
     }
 
     /// The same decision, marked as repeated.

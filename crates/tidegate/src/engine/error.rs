@@ -140,6 +140,14 @@ pub enum Refusal {
     UnknownHold,
     /// The hold was settled with another cost.
     AlreadySettled,
+    /// One cost for a hold of this many rules, which were held at different costs.
+    DifferentCosts(usize),
+    /// A cost of a rule of which the hold has no permits.
+    NotHeld(Box<str>),
+    /// A cost of a rule that is held with several keys, or two costs of one rule and key.
+    CostOfSeveral(Box<str>),
+    /// A reservation of which every limit is charged when it is made.
+    NothingToHold,
     /// A hold of zero permits.
     EmptyHold,
     /// A hold of zero length, or longer than [`HoldId::MAX_TTL`](crate::HoldId::MAX_TTL).
@@ -197,6 +205,22 @@ impl fmt::Display for Refusal {
             Self::AlreadySettled => {
                 f.write_str("the reservation was already settled with another cost")
             }
+            Self::DifferentCosts(rules) => write!(
+                f,
+                "this reservation holds {rules} rules with different costs; name them in \"costs\""
+            ),
+            Self::NotHeld(rule) => write!(
+                f,
+                "the reservation holds no permits of rule {rule:?}: it was not reserved, was \
+                 charged when it was reserved, or counts slots"
+            ),
+            Self::CostOfSeveral(rule) => write!(
+                f,
+                "rule {rule:?} is held with several keys, or named twice; name each key once"
+            ),
+            Self::NothingToHold => f.write_str(
+                "nothing to reserve: the rules are charged when they are reserved; use a check",
+            ),
             Self::EmptyHold => f.write_str("empty reservation; use a cost of 1 or more"),
             Self::HoldLength => f.write_str("a reservation must last from 1us to 1h, or its lease"),
             Self::ConcurrencyNeedsHold => {

@@ -3,6 +3,7 @@
 
 pub(crate) mod bounds;
 mod call;
+mod costs;
 mod decision;
 mod error;
 mod health;
@@ -20,16 +21,17 @@ use std::task::{Context, Poll};
 use tidegate_core::{RecoveryPoint, Standing};
 
 pub use self::call::{Call, Charge, HoldKind, HoldSpec, Op};
+pub use self::costs::{Costs, HeldPart, RuleCost, SettledCost};
 pub use self::decision::{Decision, DecisionDetails, Source};
 pub use self::error::{EngineError, ForeignState, MemoryFull, Refusal};
 pub use self::health::{Circuit, Health, Shards};
 pub(crate) use self::ids::check_ttl;
 pub use self::ids::{HoldId, IdempotencyKey};
 pub use self::memory_use::{KindUse, MemoryKind, MemoryUse};
-pub(crate) use self::owned_charge::OwnedCharge;
+pub(crate) use self::owned_charge::{OwnedCharge, OwnedKey};
 pub use self::rule::{InvalidRule, Rule};
 pub(crate) use self::rule_limit::new_generations;
-pub use self::rule_limit::{LeaseSize, OnStoreFailure, RuleLimit};
+pub use self::rule_limit::{LeaseSize, OnReserve, OnStoreFailure, RuleLimit, Unit};
 use crate::{Clock, Key};
 
 /// Decides calls, each in one atomic step.

@@ -15,22 +15,35 @@ pub(crate) struct OwnedCharge {
     key: OwnedKey,
 }
 
-#[derive(Debug)]
-enum OwnedKey {
+/// A key that outlives the call.
+#[derive(Clone, Debug)]
+pub(crate) enum OwnedKey {
     One(Box<[u8]>),
     Several(Box<[String]>),
 }
 
+impl OwnedKey {
+    pub(crate) fn of(key: Key<'_>) -> Self {
+        match key.only() {
+            Some(part) => Self::One(part.into()),
+            // Several parts are always made of text.
+            None => Self::Several(
+                key.parts().map(|part| String::from_utf8_lossy(part).into_owned()).collect(),
+            ),
+        }
+    }
+
+    pub(crate) fn key(&self) -> Key<'_> {
+        match self {
+            Self::One(part) => Key::from(&**part),
+            Self::Several(parts) => Key::from(&**parts),
+        }
+    }
+}
+
 impl OwnedCharge {
     pub(crate) fn of(charge: &Charge<'_>) -> Self {
-        let key = match charge.key.only() {
-            Some(part) => OwnedKey::One(part.into()),
-            // Several parts are always made of text.
-            None => OwnedKey::Several(
-                charge.key.parts().map(|part| String::from_utf8_lossy(part).into_owned()).collect(),
-            ),
-        };
-        Self { limit: charge.limit.clone(), key }
+        Self { limit: charge.limit.clone(), key: OwnedKey::of(charge.key) }
     }
 
     pub(crate) fn limit(&self) -> &Arc<RuleLimit> {
@@ -49,11 +62,7 @@ impl OwnedCharge {
 
     /// A charge of `cost` to this limit and key.
     pub(crate) fn charge(&self, cost: Cost) -> Charge<'_> {
-        let key = match &self.key {
-            OwnedKey::One(part) => Key::from(&**part),
-            OwnedKey::Several(parts) => Key::from(&**parts),
-        };
-        Charge { limit: &self.limit, key, cost, caller: None }
+        Charge { limit: &self.limit, key: self.key.key(), cost, caller: None }
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_core::{Algorithm, Limit};
+use tidegate_core::{Algorithm, Expiry, Limit};
 
 use super::bounds;
 use super::rule_limit::{
-    EnforcementMode, LeaseSize, LimitOrigin, OnStoreFailure, RuleLimit, SHADOW_PREFIX,
+    EnforcementMode, LeaseSize, LimitOrigin, OnReserve, OnStoreFailure, RuleLimit, SHADOW_PREFIX,
+    Unit,
 };
 use crate::network::InvalidNetwork;
 
@@ -140,11 +141,50 @@ impl Rule {
     }
 
     pub(crate) fn set_on_store_failure(&mut self, policy: OnStoreFailure) {
-        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
-            if let Some(limit) = Arc::get_mut(limit) {
-                limit.on_store_failure = policy;
-            }
-        }
+        self.for_each_limit(|limit| limit.on_store_failure = policy);
+    }
+
+    /// Changes the limits, unless the rule is shared.
+    fn for_each_limit(&mut self, change: impl Fn(&mut RuleLimit)) {
+        let limits = Arc::get_mut(&mut self.limits).into_iter().flatten();
+        limits.filter_map(Arc::get_mut).for_each(change);
+    }
+
+    /// Sets what the rule counts, and with it what a reservation does with the rule and when the
+    /// reservation expires. Call it before the rule is shared: a shared rule stays as it is.
+    #[must_use]
+    pub fn unit(mut self, unit: Unit) -> Self {
+        self.set_unit(unit);
+        self
+    }
+
+    pub(crate) fn set_unit(&mut self, unit: Unit) {
+        self.for_each_limit(|limit| limit.unit = Some(unit));
+        self.set_on_reserve(unit.on_reserve());
+        self.set_on_expiry(unit.on_expiry());
+    }
+
+    /// Sets what a reservation does with the rule. Call it before the rule is shared.
+    #[must_use]
+    pub fn on_reserve(mut self, on_reserve: OnReserve) -> Self {
+        self.set_on_reserve(on_reserve);
+        self
+    }
+
+    pub(crate) fn set_on_reserve(&mut self, on_reserve: OnReserve) {
+        self.for_each_limit(|limit| limit.on_reserve = on_reserve);
+    }
+
+    /// Sets what happens to permits of the rule when a reservation expires. Call it before the rule
+    /// is shared.
+    #[must_use]
+    pub fn on_expiry(mut self, on_expiry: Expiry) -> Self {
+        self.set_on_expiry(on_expiry);
+        self
+    }
+
+    pub(crate) fn set_on_expiry(&mut self, on_expiry: Expiry) {
+        self.for_each_limit(|limit| limit.on_expiry = on_expiry);
     }
 
     /// Allows a process to borrow permits from the store and to decide by itself. Call it before
@@ -157,12 +197,10 @@ impl Rule {
     }
 
     pub(crate) fn set_lease(&mut self, size: LeaseSize) {
-        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
-            if let Some(limit) = Arc::get_mut(limit) {
-                let can_lease = limit.limit().lease().is_none() && !limit.limit().is_queue();
-                limit.lease_size = (can_lease && !limit.is_shadow()).then_some(size);
-            }
-        }
+        self.for_each_limit(|limit| {
+            let can_lease = limit.limit().lease().is_none() && !limit.limit().is_queue();
+            limit.lease_size = (can_lease && !limit.is_shadow()).then_some(size);
+        });
     }
 
     /// Counts in states of this epoch, which begin unused. Call it before the rule is shared.
@@ -180,11 +218,7 @@ impl Rule {
     }
 
     fn with_origin(mut self, origin: LimitOrigin) -> Self {
-        for limit in Arc::get_mut(&mut self.limits).into_iter().flatten() {
-            if let Some(limit) = Arc::get_mut(limit) {
-                limit.origin = origin;
-            }
-        }
+        self.for_each_limit(|limit| limit.origin = origin);
         self
     }
 

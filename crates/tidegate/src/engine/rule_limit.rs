@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
-use tidegate_core::{Fraction, Limit, Micros, Moment};
+use tidegate_core::{Expiry, Fraction, Limit, Micros, Moment};
 
 use super::error::Refusal;
 use crate::calendar::Calendar;
@@ -27,6 +27,9 @@ pub struct RuleLimit {
     pub(super) on_store_failure: OnStoreFailure,
     /// How many permits a process may borrow; `None` for limits that cannot be leased.
     pub(super) lease_size: Option<LeaseSize>,
+    pub(super) unit: Option<Unit>,
+    pub(super) on_reserve: OnReserve,
+    pub(super) on_expiry: Expiry,
     /// The scaled limit of the fallback.
     local: ArcSwapOption<LocalLimit>,
     /// Of the scaled limits of one limit, the number of the change of the fraction.
@@ -76,6 +79,50 @@ pub enum LeaseSize {
     Auto,
     /// This many.
     Of(NonZeroU32),
+}
+
+/// What a rule counts. It decides what a reservation does with the rule, unless the rule says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Unit {
+    /// Requests: charged when the reservation is made, so that long requests do not turn the rate
+    /// into a concurrency limit.
+    Requests,
+    /// Tokens of a language model: held, and charged if the reservation expires.
+    Tokens,
+    /// Units of a currency: as tokens.
+    Money,
+}
+
+impl Unit {
+    /// What a reservation does with a rule of this unit.
+    pub fn on_reserve(self) -> OnReserve {
+        match self {
+            Self::Requests => OnReserve::Charge,
+            Self::Tokens | Self::Money => OnReserve::Hold,
+        }
+    }
+
+    /// What happens to the permits of a rule of this unit when a reservation expires.
+    pub fn on_expiry(self) -> Expiry {
+        match self {
+            Self::Requests => Expiry::Release,
+            Self::Tokens | Self::Money => Expiry::Charge,
+        }
+    }
+}
+
+/// What a reservation does with a rule. `concurrency` limits are always held.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum OnReserve {
+    /// Charges it, as a check does.
+    Charge,
+    /// Holds permits until the reservation is settled.
+    #[default]
+    Hold,
 }
 
 /// Whether a limit is enforced or only evaluated and counted.
@@ -132,6 +179,9 @@ impl RuleLimit {
             origin: LimitOrigin::Rule,
             on_store_failure: OnStoreFailure::default(),
             lease_size: None,
+            unit: None,
+            on_reserve: OnReserve::Hold,
+            on_expiry: Expiry::Release,
             local: ArcSwapOption::empty(),
             revision: 0,
             tag,
@@ -166,6 +216,21 @@ impl RuleLimit {
         self.lease_size
     }
 
+    /// What the limit counts, if its rule says so.
+    pub fn unit(&self) -> Option<Unit> {
+        self.unit
+    }
+
+    /// What a reservation does with the limit.
+    pub fn on_reserve(&self) -> OnReserve {
+        self.on_reserve
+    }
+
+    /// What happens to permits of the limit when a reservation expires.
+    pub fn on_expiry(&self) -> Expiry {
+        self.on_expiry
+    }
+
     /// The limit that the fallback counts by: this fraction of the limit.
     pub(crate) fn local(&self, fraction: Fraction) -> Arc<Self> {
         match &*self.local.load() {
@@ -192,7 +257,8 @@ impl RuleLimit {
         let limit = self.limit.scaled(fraction);
         let local = Self::new(&self.rule, self.policy.clone(), self.state.clone(), limit);
         local.generation.store(self.generation(), Ordering::Release);
-        Self { first: self.first, origin: self.origin, revision, ..local }
+        let &Self { first, origin, unit, on_reserve, on_expiry, .. } = self;
+        Self { first, origin, unit, on_reserve, on_expiry, revision, ..local }
     }
 
     /// Whether the limit is in shadow mode: evaluated and counted, not enforced.
@@ -327,11 +393,12 @@ impl RuleLimit {
     }
 }
 
-/// Compares names and limit, not the generation.
+/// Compares names, limit and what a reservation does with it, not the generation.
 impl PartialEq for RuleLimit {
     fn eq(&self, other: &Self) -> bool {
         (&self.rule, &self.policy, &self.state) == (&other.rule, &other.policy, &other.state)
             && self.limit == other.limit
+            && (self.on_reserve, self.on_expiry) == (other.on_reserve, other.on_expiry)
     }
 }
 

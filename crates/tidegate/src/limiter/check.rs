@@ -73,7 +73,7 @@ impl Limiter {
     /// Applies `op` to a plan. See [`Policy::plan_request`] and [`Policy::plan_checks`]; a plan
     /// that needs no engine returns its decision. [`Decision::pair`] pairs its verdicts with the
     /// limits.
-    pub fn decide<'a>(&'a self, op: Op, plan: &'a Plan<'a>) -> Check<'a> {
+    pub fn decide<'a>(&'a self, op: Op<'a>, plan: &'a Plan<'a>) -> Check<'a> {
         Check::new(self, op, CheckTarget::Plan(plan))
     }
 }
@@ -83,7 +83,7 @@ impl Limiter {
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
     pub(super) limiter: &'a Limiter,
-    op: Op,
+    op: Op<'a>,
     target: CheckTarget<'a>,
     caller: Option<&'a str>,
     idempotency_key: Option<&'a str>,
@@ -105,7 +105,7 @@ enum CheckTarget<'a> {
 
 impl<'a> Check<'a> {
     #[inline]
-    pub(super) fn of_all(limiter: &'a Limiter, op: Op, key: Key<'a>) -> Self {
+    pub(super) fn of_all(limiter: &'a Limiter, op: Op<'a>, key: Key<'a>) -> Self {
         Self::new(limiter, op, CheckTarget::All { key, cost: 1 })
     }
 
@@ -115,7 +115,7 @@ impl<'a> Check<'a> {
     }
 
     #[inline]
-    fn new(limiter: &'a Limiter, op: Op, target: CheckTarget<'a>) -> Self {
+    fn new(limiter: &'a Limiter, op: Op<'a>, target: CheckTarget<'a>) -> Self {
         Self {
             limiter,
             op,
@@ -155,11 +155,11 @@ impl<'a> Check<'a> {
     }
 
     /// The same check as another operation.
-    pub(super) fn with(self, op: Op) -> Self {
+    pub(super) fn with(self, op: Op<'a>) -> Self {
         Self { op, ..self }
     }
 
-    pub(super) fn op(&self) -> Op {
+    pub(super) fn op(&self) -> Op<'a> {
         self.op
     }
 

@@ -3,10 +3,10 @@
 use tidegate_core::{Cost, Micros};
 
 use super::Limiter;
-use super::hold_settlement::{HoldContents, HoldSettlement, needs_retry};
+use super::hold_settlement::{HoldContents, HoldSettlement, OwnedCosts, needs_retry};
 use super::poll_once::poll_once;
 use crate::policy::Plan;
-use crate::{Call, Decision, EngineError, HoldId, Op};
+use crate::{Call, Costs, Decision, EngineError, HoldId, HoldSpec, Op};
 
 /// A hold that is settled on drop, unless it is kept.
 pub(super) struct HoldGuard {
@@ -14,8 +14,7 @@ pub(super) struct HoldGuard {
     id: HoldId,
     /// How long the hold lasts at most after the drop; `None` leaves it as it is.
     settle_within: Option<Micros>,
-    /// The cost charged on drop; `None` charges what was held.
-    cost_on_drop: Option<Cost>,
+    costs_on_drop: OwnedCosts,
     contents: HoldContents,
 }
 
@@ -35,14 +34,15 @@ impl HoldGuard {
             limiter: limiter.clone(),
             id,
             settle_within: None,
-            cost_on_drop: Some(Cost::ZERO),
+            costs_on_drop: OwnedCosts::All(Cost::ZERO),
             contents: HoldContents::default(),
         }
     }
 
-    /// Records the cost under the limits of `plan` if the store has lost the hold by its end.
-    pub(super) fn set_charges(&mut self, plan: &Plan<'_>) {
-        self.contents.set_charges(plan);
+    /// Records the costs under the limits of `plan`, by which `hold` was made, if the store has lost
+    /// the hold by its end.
+    pub(super) fn set_charges(&mut self, hold: HoldSpec, plan: &Plan<'_>) {
+        self.contents.set_charges(hold, plan);
     }
 
     pub(super) fn limiter(&self) -> &Limiter {
@@ -59,9 +59,9 @@ impl HoldGuard {
         self.id
     }
 
-    /// Sets the cost charged on drop; zero by default.
-    pub(super) fn set_cost_on_drop(&mut self, cost: Option<Cost>) {
-        self.cost_on_drop = cost;
+    /// Sets the costs charged on drop; zero by default.
+    pub(super) fn set_costs_on_drop(&mut self, costs: Costs<'_>) {
+        self.costs_on_drop = costs.into();
     }
 
     /// Extends the hold to `ttl` from now.
@@ -70,10 +70,10 @@ impl HoldGuard {
         self.limiter.decide_call(Call { op, charges: &[], idempotency_key: None }).await
     }
 
-    /// Settles the hold and charges `cost`; `None` charges what was held.
-    pub(super) async fn settle(mut self, cost: Option<Cost>) -> Result<Decision, EngineError> {
+    /// Settles the hold.
+    pub(super) async fn settle(mut self, costs: OwnedCosts) -> Result<Decision, EngineError> {
         let contents = std::mem::take(&mut self.contents);
-        let result = HoldSettlement::new(self.id, cost, contents).attempt(&self.limiter).await;
+        let result = HoldSettlement::new(self.id, costs, contents).attempt(&self.limiter).await;
         if !needs_retry(&result) {
             self.keep();
         }
@@ -85,7 +85,8 @@ impl Drop for HoldGuard {
     fn drop(&mut self) {
         let Some(ttl) = self.settle_within else { return };
         let (limiter, contents) = (&self.limiter, std::mem::take(&mut self.contents));
-        let mut settlement = HoldSettlement::new(self.id, self.cost_on_drop, contents);
+        let costs = contents.unrefusable(self.costs_on_drop.clone());
+        let mut settlement = HoldSettlement::new(self.id, costs, contents);
         let is_synchronous = limiter.engine().is_synchronous();
         if is_synchronous {
             match poll_once(settlement.attempt(limiter)) {
@@ -102,7 +103,7 @@ impl Drop for HoldGuard {
             }
             // Without a runtime an engine that has to wait cannot be called; the hold expires by
             // itself.
-            Err(_) if is_synchronous || limiter.decide_call_now(&settlement.call()).is_err() => {
+            Err(_) if is_synchronous || settlement.settle_now(limiter).is_err() => {
                 limiter.shared.settlements.give_up();
             }
             Err(_) => {}

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Micros};
+use tidegate_core::{Cost, Expiry, Micros};
 
 use super::Limiter;
-use crate::engine::{OwnedCharge, Refusal};
+use crate::engine::{OwnedCharge, OwnedKey, Refusal};
 use crate::policy::Plan;
-use crate::{Call, Charge, Decision, EngineError, HoldId, Op};
+use crate::{
+    Call, Charge, Costs, Decision, EngineError, HeldPart, HoldId, HoldSpec, Op, RuleCost,
+    SettledCost,
+};
 
 /// Pause before the first retry; doubled each time.
 const FIRST_PAUSE: Micros = Micros::from_millis(50);
@@ -19,8 +22,7 @@ const MAX_PAUSE: Micros = Micros::from_millis(250);
 /// How a hold is to be settled.
 pub(super) struct HoldSettlement {
     pub(super) id: HoldId,
-    /// The cost to charge; `None` charges what was held.
-    pub(super) cost: Option<Cost>,
+    costs: OwnedCosts,
     /// Recorded if the store has lost the hold.
     pub(super) contents: HoldContents,
     /// An attempt without a reply may have settled the hold. The result of a hold for one request
@@ -28,70 +30,160 @@ pub(super) struct HoldSettlement {
     may_be_settled: bool,
 }
 
+/// [`Costs`] that outlive the call.
+#[derive(Clone, Debug)]
+pub(super) enum OwnedCosts {
+    AsHeld,
+    All(Cost),
+    Each(Box<[(Box<str>, Option<OwnedKey>, Cost)]>),
+}
+
+impl From<Costs<'_>> for OwnedCosts {
+    fn from(costs: Costs<'_>) -> Self {
+        match costs {
+            Costs::AsHeld => Self::AsHeld,
+            Costs::All(cost) => Self::All(cost),
+            Costs::Each(each) => {
+                let owned =
+                    |one: &RuleCost<'_>| (one.rule.into(), one.key.map(OwnedKey::of), one.cost);
+                Self::Each(each.iter().map(owned).collect())
+            }
+        }
+    }
+}
+
+impl OwnedCosts {
+    /// The costs by rule, for [`costs`](Self::costs).
+    fn each(&self) -> SmallVec<[RuleCost<'_>; 2]> {
+        let Self::Each(each) = self else { return SmallVec::new() };
+        let borrowed = each.iter().map(|(rule, key, cost)| {
+            let key = key.as_ref().map(OwnedKey::key);
+            RuleCost { rule, key, cost: *cost }
+        });
+        borrowed.collect()
+    }
+
+    fn costs<'a>(&self, each: &'a [RuleCost<'a>]) -> Costs<'a> {
+        match self {
+            Self::AsHeld => Costs::AsHeld,
+            Self::All(cost) => Costs::All(*cost),
+            Self::Each(_) => Costs::Each(each),
+        }
+    }
+}
+
 /// What is known about a hold; nothing by default.
 #[derive(Default)]
 pub(super) struct HoldContents {
-    /// What it holds of limits that are charged.
-    charges: Box<[(OwnedCharge, Cost)]>,
-    is_charged_at_expiry: bool,
+    charges: Box<[HeldCharge]>,
     /// Fingerprints of its limits and keys, for callers that wait for them.
     lines: SmallVec<[u64; 1]>,
+}
+
+/// What a hold has of a limit that is charged.
+struct HeldCharge {
+    of: OwnedCharge,
+    cost: Cost,
+    expiry: Expiry,
 }
 
 impl HoldContents {
     /// What the decision that made the hold knows.
     pub(super) fn of(decision: &Decision) -> Self {
-        let (is_charged_at_expiry, lines) = (decision.is_charged_at_expiry(), decision.lines());
-        Self { charges: Box::default(), is_charged_at_expiry, lines: lines.into() }
+        Self { charges: Box::default(), lines: decision.lines().into() }
     }
 
-    /// Sets the charges to those of the plan by which the hold was made.
-    pub(super) fn set_charges(&mut self, plan: &Plan<'_>) {
+    /// Sets the charges to those of the plan by which `hold` was made.
+    pub(super) fn set_charges(&mut self, hold: HoldSpec, plan: &Plan<'_>) {
         let charges = plan.charges(None);
-        let charged = charges.iter().filter(|charge| charge.limit.limit().lease().is_none());
-        self.charges = charged.map(|charge| (OwnedCharge::of(charge), charge.cost)).collect();
+        let held = charges
+            .iter()
+            .filter(|charge| hold.holds(charge.limit) && charge.limit.limit().lease().is_none());
+        let held = held.map(|charge| {
+            let expiry = hold.expiry_of(charge.limit);
+            HeldCharge { of: OwnedCharge::of(charge), cost: charge.cost, expiry }
+        });
+        self.charges = held.collect();
+    }
+
+    /// The costs as they are charged without a caller that could be told of a refusal: one cost is
+    /// that of each rule, whatever was held, and rules that are not held are left out.
+    pub(super) fn unrefusable(&self, costs: OwnedCosts) -> OwnedCosts {
+        let key_of = |held: &'_ HeldCharge| OwnedKey::of(held.of.charge(Cost::ZERO).key);
+        match costs {
+            OwnedCosts::All(cost) if !cost.is_zero() => {
+                let is_first = |(i, held): &(usize, &HeldCharge)| {
+                    let same = |other: &HeldCharge| {
+                        other.of.limit().rule() == held.of.limit().rule()
+                            && other.of.charge(Cost::ZERO).key == held.of.charge(Cost::ZERO).key
+                    };
+                    !self.charges[..*i].iter().any(same)
+                };
+                let rules = self.charges.iter().enumerate().filter(is_first);
+                let each = rules
+                    .map(|(_, held)| (held.of.limit().rule().into(), Some(key_of(held)), cost));
+                let each: Box<[_]> = each.collect();
+                if each.len() > 1 { OwnedCosts::Each(each) } else { OwnedCosts::All(cost) }
+            }
+            OwnedCosts::Each(each) if !self.charges.is_empty() => {
+                let is_held =
+                    |rule: &str| self.charges.iter().any(|held| held.of.limit().rule() == rule);
+                OwnedCosts::Each(each.into_iter().filter(|(rule, ..)| is_held(rule)).collect())
+            }
+            costs => costs,
+        }
     }
 
     pub(super) fn lines(&self) -> &[u64] {
         &self.lines
     }
 
-    /// What is due at the actual cost if the store has lost the hold; `None` is what was held.
-    fn due(&self, cost: Option<Cost>) -> SmallVec<[Charge<'_>; 2]> {
-        let charges = self.charges.iter().map(|(owned, held)| {
-            let charged = if self.is_charged_at_expiry { *held } else { Cost::ZERO };
-            owned.charge(cost.unwrap_or(*held).saturating_sub(charged))
+    /// What is due at the actual costs if the store has lost the hold, with what was held.
+    fn due(&self, costs: Costs<'_>) -> Result<SmallVec<[(Charge<'_>, Cost); 2]>, Refusal> {
+        let parts = self.charges.iter().map(|held| HeldPart {
+            limit: held.of.limit(),
+            cost: held.cost,
+            is_held: true,
         });
-        charges.filter(|charge| !charge.cost.is_zero()).collect()
+        let is_of = |i: usize, key| self.charges[i].of.charge(Cost::ZERO).key == key;
+        let actual = costs.of_parts(&parts.collect::<SmallVec<[_; 2]>>(), is_of)?;
+        let due = self.charges.iter().zip(actual).map(|(held, actual)| {
+            let charged = if held.expiry == Expiry::Charge { held.cost } else { Cost::ZERO };
+            let due = actual.unwrap_or(held.cost).saturating_sub(charged);
+            (held.of.charge(due), held.cost)
+        });
+        Ok(due.filter(|(charge, _)| !charge.cost.is_zero()).collect())
     }
 }
 
 impl HoldSettlement {
-    pub(super) fn new(id: HoldId, cost: Option<Cost>, contents: HoldContents) -> Self {
-        Self { id, cost, contents, may_be_settled: false }
+    pub(super) fn new(id: HoldId, costs: OwnedCosts, contents: HoldContents) -> Self {
+        Self { id, costs, contents, may_be_settled: false }
     }
 
-    pub(super) fn call(&self) -> Call<'static> {
-        let op = Op::Settle { id: self.id, cost: self.cost };
-        Call { op, charges: &[], idempotency_key: None }
+    /// Settles without waiting; refused by an engine that has to wait.
+    pub(super) fn settle_now(&self, limiter: &Limiter) -> Result<Decision, EngineError> {
+        let each = self.costs.each();
+        let op = Op::Settle { id: self.id, costs: self.costs.costs(&each) };
+        limiter.decide_call_now(&Call { op, charges: &[], idempotency_key: None })
     }
 
     /// One attempt. The cost of a hold that the store has lost is recorded: the work was done.
     pub(super) async fn attempt(&mut self, limiter: &Limiter) -> Result<Decision, EngineError> {
-        let mut result = limiter.settle(self.call(), self.contents.lines()).await;
+        let Self { id, costs, contents, may_be_settled } = self;
+        let each = costs.each();
+        let costs = costs.costs(&each);
+        let settle =
+            Call { op: Op::Settle { id: *id, costs }, charges: &[], idempotency_key: None };
+        let mut result = limiter.settle(settle, contents.lines()).await;
         let is_unknown = matches!(result, Err(EngineError::Refused(Refusal::UnknownHold)));
-        let lost = self.contents.due(self.cost);
-        if is_unknown && !self.may_be_settled && !lost.is_empty() {
-            let record = Call { op: Op::Record, charges: &lost, idempotency_key: None };
-            let enforced = lost.iter().filter(|charge| !charge.limit.is_shadow());
-            result = limiter.decide_call(record).await.map(|mut decision| {
-                let details = decision.details_mut();
-                details.expired = true;
-                details.held = enforced.map(|charge| Arc::clone(charge.limit)).collect();
-                decision
-            });
+        if is_unknown && !*may_be_settled {
+            let lost = contents.due(costs)?;
+            if !lost.is_empty() {
+                result = record_lost(limiter, &lost).await;
+            }
         }
-        self.may_be_settled |= matches!(result, Err(EngineError::Ambiguous(_)));
+        *may_be_settled |= matches!(result, Err(EngineError::Ambiguous(_)));
         result
     }
 
@@ -110,6 +202,27 @@ impl HoldSettlement {
             pause = pause.saturating_add(pause).min(MAX_PAUSE);
         }
     }
+}
+
+/// Records what was held by a hold that the store has lost; each with the cost that was held.
+async fn record_lost(
+    limiter: &Limiter,
+    lost: &[(Charge<'_>, Cost)],
+) -> Result<Decision, EngineError> {
+    let charges: SmallVec<[Charge<'_>; 2]> = lost.iter().map(|(charge, _)| *charge).collect();
+    let record = Call { op: Op::Record, charges: &charges, idempotency_key: None };
+    let mut decision = limiter.decide_call(record).await?;
+    let enforced = || lost.iter().filter(|(charge, _)| !charge.limit.is_shadow());
+    let details = decision.details_mut();
+    details.expired = true;
+    details.held = enforced().map(|(charge, _)| Arc::clone(charge.limit)).collect();
+    let settled = enforced().map(|(charge, held)| SettledCost {
+        reserved: *held,
+        charged: charge.cost,
+        uncharged: Cost::ZERO,
+    });
+    details.settled = settled.collect();
+    Ok(decision)
 }
 
 /// Whether there was no reply. A refusal is one.

@@ -24,6 +24,7 @@ mod lines;
 mod plain_check;
 mod poll_once;
 mod reservation;
+mod settlement;
 mod settlement_counts;
 mod slot;
 mod update;
@@ -34,13 +35,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tidegate_core::{Cost, Expiry, Limit};
+use tidegate_core::{Cost, Limit};
 
 pub use self::check::Check;
 pub use self::enter::{Enter, Entered};
 pub use self::global::GlobalInUse;
 use self::lines::line_of_charge;
 pub use self::reservation::{Reservation, Reserve};
+pub use self::settlement::Settlement;
 use self::settlement_counts::SettlementCounts;
 pub use self::slot::Slot;
 pub use self::update::Update;
@@ -302,7 +304,7 @@ impl Limiter {
     fn after(&self, call: &Call<'_>, result: &mut Result<Decision, EngineError>) {
         match (call.op, result) {
             (Op::Check | Op::Peek | Op::Renew { .. }, _) | (Op::Hold(_), Err(_)) => {}
-            (Op::Hold(hold), Ok(decision)) => note_hold(call, hold.expiry, decision),
+            (Op::Hold(_), Ok(decision)) => note_hold(call, decision),
             (Op::Record | Op::Refund | Op::Reset, _) => {
                 self.shared.queues.wake(call.charges.iter().map(line_of_charge));
             }
@@ -326,12 +328,10 @@ impl Limiter {
 }
 
 /// Notes what the hold of a decision holds, if it made one.
-fn note_hold(call: &Call<'_>, expiry: Expiry, decision: &mut Decision) {
+fn note_hold(call: &Call<'_>, decision: &mut Decision) {
     if decision.hold().is_some() {
-        let held = call.charges.iter().filter(|charge| call.op.holds(charge.limit.limit()));
-        let details = decision.details_mut();
-        details.lines = held.map(line_of_charge).collect();
-        details.charged_at_expiry = expiry == Expiry::Charge;
+        let held = call.charges.iter().filter(|charge| call.op.holds(charge.limit));
+        decision.details_mut().lines = held.map(line_of_charge).collect();
     }
 }
 

@@ -9,14 +9,23 @@ use tidegate_core::{Cost, Expiry, Micros};
 
 use super::check::Check;
 use super::hold_guard::HoldGuard;
+use super::hold_settlement::OwnedCosts;
+use super::settlement::Settlement;
 use super::{Limited, Limiter};
-use crate::engine::Refusal;
-use crate::{Decision, EngineError, HoldId, Key, Op};
+use crate::{
+    Costs, Decision, EngineError, HoldId, HoldKind, HoldSpec, Key, Op, RuleCheck, RuleCost,
+};
 
 impl Limiter {
     /// Reserves `cost` for `key`; commit or cancel it. Dropping cancels.
     pub fn reserve<'a>(&'a self, key: impl Into<Key<'a>>, cost: u64) -> Reserve<'a> {
-        Reserve { check: Check::of_all(self, Op::Peek, key.into()).cost(cost), ttl: None }
+        Reserve::new(Check::of_all(self, Op::Peek, key.into()).cost(cost))
+    }
+
+    /// Reserves several rules and keys, each at its own cost: all or none. See
+    /// [`reserve`](Self::reserve) and [`Reservation::commit_each`].
+    pub fn reserve_each<'a>(&'a self, checks: &'a [RuleCheck<'a>]) -> Reserve<'a> {
+        Reserve::new(self.check_each(checks))
     }
 
     /// The reservation of this id, made here or by another process on the same store.
@@ -31,11 +40,23 @@ impl Limiter {
 pub struct Reserve<'a> {
     check: Check<'a>,
     ttl: Option<Duration>,
+    expiry: Expiry,
 }
 
 impl<'a> Reserve<'a> {
     /// Default duration. A `concurrency` limit uses its lease instead.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+
+    fn new(check: Check<'a>) -> Self {
+        Self { check, ttl: None, expiry: Expiry::Release }
+    }
+
+    /// Charges what is reserved when the reservation expires, under every rule. By default each
+    /// rule decides: [`Rule::on_expiry`](crate::Rule::on_expiry).
+    pub fn charge_on_expiry(mut self) -> Self {
+        self.expiry = Expiry::Charge;
+        self
+    }
 
     /// Sets the duration, at most an hour.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -58,15 +79,16 @@ impl<'a> Reserve<'a> {
     }
 
     async fn make(self) -> Result<Reservation, Limited> {
-        let ttl = self.ttl_or_default();
-        let op = Op::hold(HoldId::random()?, ttl, Expiry::Release);
-        let (check, policy) = (self.check.with(op), self.check.limiter.policy());
+        let (id, ttl) = (HoldId::random()?, self.ttl_or_default());
+        let (expiry, kind) = (self.expiry, HoldKind::Reservation);
+        let hold = HoldSpec { id, ttl, expiry, kind };
+        let (check, policy) = (self.check.with(Op::Hold(hold)), self.check.limiter.policy());
         let plan = check.plan(&policy).map_err(EngineError::from)?;
         let decision = check.decide(&plan).await?;
         let Some(mut guard) = HoldGuard::of(self.check.limiter, &decision, ttl) else {
             return Err(Limited::denied(decision));
         };
-        guard.set_charges(&plan);
+        guard.set_charges(hold, &plan);
         if decision.repeated() {
             // Only the value that made the reservation cancels it on drop.
             guard.keep();
@@ -120,33 +142,58 @@ impl Reservation {
         self.decision.as_ref()
     }
 
-    /// Settles the reservation and charges `cost`, which may be less or more than was reserved.
-    /// After expiry the cost is charged all the same, and the decision is marked `expired`; so it
-    /// is if the store has lost the reservation, unless it was found by its id.
+    /// Settles the reservation and charges `cost`, which may be less or more than was reserved, to
+    /// each rule. Refused if the rules were reserved at different costs: see
+    /// [`commit_each`](Self::commit_each). After expiry the cost is charged all the same, and the
+    /// settlement is [`late`](Settlement::late); so it is if the store has lost the reservation,
+    /// unless it was found by its id.
     ///
     /// If this fails or is dropped, the reservation stays until it expires: the work was done, so
     /// it must not be cancelled. It can still be settled by its id.
     pub fn commit(
-        mut self,
+        self,
         cost: u64,
-    ) -> impl Future<Output = Result<Decision, EngineError>> + Send {
-        // Before the future is made: it may be dropped unpolled.
-        self.guard.keep();
-        async move {
-            let cost = Cost::new(cost).map_err(Refusal::from)?;
-            self.guard.settle(Some(cost)).await
-        }
+    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+        self.settle(Costs::All(Cost::total(cost)))
     }
 
     /// Settles the reservation and charges what was reserved. See [`commit`](Self::commit).
-    pub fn commit_all(mut self) -> impl Future<Output = Result<Decision, EngineError>> + Send {
+    pub fn commit_all(
+        self,
+    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+        self.settle(Costs::AsHeld)
+    }
+
+    /// Settles the reservation and charges each rule its own cost; rules that are not named are
+    /// charged what was reserved. See [`commit`](Self::commit).
+    ///
+    /// ```
+    /// # async fn settle(reservation: tidegate::Reservation) -> Result<(), tidegate::EngineError> {
+    /// use tidegate::{Cost, RuleCost};
+    /// let settled = reservation.commit_each(&[RuleCost::new("tokens", Cost::total(312))]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn commit_each(
+        self,
+        costs: &[RuleCost<'_>],
+    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+        self.settle(Costs::Each(costs))
+    }
+
+    fn settle(
+        mut self,
+        costs: Costs<'_>,
+    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+        // Before the future is made: it may be dropped unpolled.
         self.guard.keep();
-        self.guard.settle(None)
+        let costs = OwnedCosts::from(costs);
+        async move { self.guard.settle(costs).await.map(Settlement::new) }
     }
 
     /// Settles the reservation and charges nothing; releases slots of a `concurrency` limit.
-    pub async fn cancel(self) -> Result<Decision, EngineError> {
-        self.guard.settle(Some(Cost::ZERO)).await
+    pub async fn cancel(self) -> Result<Settlement, EngineError> {
+        self.guard.settle(OwnedCosts::All(Cost::ZERO)).await.map(Settlement::new)
     }
 
     /// Extends the reservation to `ttl` from now. It had expired if the decision is marked

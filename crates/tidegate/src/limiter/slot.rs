@@ -8,7 +8,8 @@ use tokio::task::AbortHandle;
 
 use super::Limiter;
 use super::hold_guard::HoldGuard;
-use crate::{Decision, EngineError, HoldId, Plan};
+use super::hold_settlement::OwnedCosts;
+use crate::{Costs, Decision, EngineError, HoldId, Op, Plan};
 
 /// A slot of each `concurrency` limit; renewed in the background, released on drop.
 ///
@@ -60,24 +61,26 @@ impl Slot {
         self.guard.id()
     }
 
-    /// Charges `cost` on drop; `None` charges what was guard. For a decision by
-    /// [`Op::hold`](crate::Op::hold) or [`Op::hold_for_request`](crate::Op::hold_for_request),
-    /// which hold costs; a slot costs nothing.
-    pub fn charge_at_end(&mut self, cost: Option<Cost>) {
-        self.guard.set_cost_on_drop(cost);
+    /// Charges these costs on drop. For a decision by [`Op::hold`](crate::Op::hold) or
+    /// [`Op::hold_for_request`](crate::Op::hold_for_request), which hold costs; a slot costs
+    /// nothing.
+    pub fn charge_at_end(&mut self, costs: Costs<'_>) {
+        self.guard.set_costs_on_drop(costs);
     }
 
-    /// Records the cost of the drop under the limits of `plan`, by which the decision was made, if
-    /// the store has lost the hold by then. Needed only if a cost is charged at the end.
-    pub fn record_if_lost(&mut self, plan: &Plan<'_>) {
-        self.guard.set_charges(plan);
+    /// Records the costs of the drop under the limits of `plan`, by which `op` made the hold, if the
+    /// store has lost the hold by then. Needed only if a cost is charged at the end.
+    pub fn record_if_lost(&mut self, op: Op<'_>, plan: &Plan<'_>) {
+        if let Op::Hold(hold) = op {
+            self.guard.set_charges(hold, plan);
+        }
     }
 
     /// Releases the slot, and waits for the reply. The slot was lost before if the decision is
     /// marked `expired`.
     pub async fn leave(self) -> Result<Decision, EngineError> {
         drop(self.renewal);
-        self.guard.settle(Some(Cost::ZERO)).await
+        self.guard.settle(OwnedCosts::All(Cost::ZERO)).await
     }
 }
 

@@ -29,7 +29,7 @@ impl Limiter {
 pub struct Update<'a>(Check<'a>);
 
 impl<'a> Update<'a> {
-    fn new(limiter: &'a Limiter, op: Op, key: Key<'a>, cost: u64) -> Self {
+    fn new(limiter: &'a Limiter, op: Op<'a>, key: Key<'a>, cost: u64) -> Self {
         Self(Check::of_all(limiter, op, key).cost(cost))
     }
 

@@ -180,6 +180,12 @@ impl Cell {
         standing.reset_after == Micros::ZERO
     }
 
+    /// Permits charged and not recovered yet.
+    pub(crate) fn used(&self, now: Micros) -> u64 {
+        let at = self.limit.moment(now);
+        self.limit.limit().standing(self.state.as_ref(), &self.holds, &at).used
+    }
+
     /// Bytes that the next charge will allocate.
     pub(crate) fn growth(&self, caller: Option<&str>) -> usize {
         self.limit.limit().growth(self.state.as_ref(), caller)

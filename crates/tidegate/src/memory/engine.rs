@@ -23,7 +23,7 @@ impl Memory {
         call.validate()?;
         self.registry.free_unused(|| self.numbers_in_use());
         match call.op {
-            Op::Settle { id, cost } => self.settle(id, cost),
+            Op::Settle { id, costs } => self.settle(id, costs),
             Op::Renew { id, ttl } => self.renew(id, ttl),
             _ => self.decide_general_locked(call),
         }

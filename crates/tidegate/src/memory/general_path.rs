@@ -44,8 +44,7 @@ impl Memory {
             }
         }
         if let Some(holds) = &mut holds {
-            let held = parts.iter().filter(|part| part.is_held_by(call.op)).copied();
-            holds.make_room(self, &held.collect(), &mut locked, early)?;
+            holds.make_room(self, call.op, &parts, &mut locked, early)?;
         }
         let locations: CellLocations = parts
             .iter()
@@ -65,7 +64,7 @@ impl Memory {
                 verdicts.iter().map(|verdict| verdict.allowed || !call.op.takes()).collect();
             if let Some(holds) = &mut holds {
                 let held = parts.iter().zip(&taken);
-                let held = held.filter(|(part, taken)| **taken && part.is_held_by(call.op));
+                let held = held.filter(|(part, taken)| **taken && call.op.records(part.limit));
                 let hold = store_hold(holds, call.op, held.map(|(part, _)| part), now);
                 if hold.is_some() {
                     decision.details_mut().hold = hold;
@@ -132,7 +131,7 @@ impl Memory {
         locked: &mut LockedShards<'_>,
         part: &CellCharge<'_>,
         location: CellLocation,
-        op: Op,
+        op: Op<'_>,
         now: Micros,
     ) -> (Verdict, Cost) {
         if let Some(cell) = locked.cell(part, location) {
@@ -154,13 +153,14 @@ impl Memory {
         locked: &mut LockedShards<'_>,
         part: &CellCharge<'_>,
         location: CellLocation,
-        op: Op,
+        op: Op<'_>,
         now: Micros,
     ) -> Cost {
-        if let Op::Hold(HoldSpec { id, ttl, expiry, .. }) = op
-            && part.is_held_by(op)
+        if let Op::Hold(spec) = op
+            && spec.holds(part.limit)
         {
-            let deadline = now.saturating_add(ttl);
+            let HoldSpec { id, ttl, .. } = spec;
+            let (deadline, expiry) = (now.saturating_add(ttl), spec.expiry_of(part.limit));
             let hold = Hold { id: id.get(), cost: part.cost, deadline, ttl, expiry };
             locked.write(part, location, |cell, budget| cell.hold(now, hold, budget));
             return Cost::ZERO;
@@ -196,7 +196,7 @@ impl Memory {
         locked: &mut LockedShards<'_>,
         parts: &CellCharges<'_>,
         locations: &CellLocations,
-        op: Op,
+        op: Op<'_>,
         now: Micros,
     ) -> SmallVec<[Verdict; 2]> {
         let verdicts = parts.iter().zip(locations).map(|(part, location)| {
@@ -246,8 +246,9 @@ impl Memory {
     ) -> Option<Result<Decision, EngineError>> {
         let earlier = idempotency.find(locked, now)?;
         if let (Op::Hold(_), Ok(Some(id))) = (call.op, earlier.as_ref().map(|d| d.hold())) {
-            let mut enforced = parts.iter().filter(|part| !part.is_shadow());
-            let is_active = enforced.all(|part| {
+            let enforced = parts.iter().filter(|part| !part.is_shadow());
+            let mut held = enforced.filter(|part| part.is_held_by(call.op));
+            let is_active = held.all(|part| {
                 let location = locked.locate(part, Op::Peek, now).unwrap_or(CellLocation::Own);
                 locked.cell(part, location).is_some_and(|cell| cell.has_active_hold(id.get(), now))
             });
@@ -283,7 +284,7 @@ impl Memory {
 }
 
 /// Whether an operation changes states.
-fn writes(op: Op, allowed: bool) -> bool {
+fn writes(op: Op<'_>, allowed: bool) -> bool {
     match op {
         Op::Check | Op::Hold(_) => allowed,
         Op::Record | Op::Refund | Op::Reset => true,
@@ -295,15 +296,19 @@ fn writes(op: Op, allowed: bool) -> bool {
 /// holds nothing.
 fn store_hold<'a, 'p: 'a>(
     holds: &mut LockedHolds<'_>,
-    op: Op,
+    op: Op<'_>,
     parts: impl Iterator<Item = &'a CellCharge<'p>>,
     now: Micros,
 ) -> Option<HoldId> {
-    let Op::Hold(HoldSpec { id, ttl, expiry, .. }) = op else { return None };
+    let Op::Hold(spec) = op else { return None };
+    let HoldSpec { id, ttl, .. } = spec;
     let cell = |part: &CellCharge<'p>| HeldCell {
         limit: part.limit.clone(),
         fingerprint: part.fingerprint,
         cost: part.cost,
+        expiry: spec.holds(part.limit).then(|| spec.expiry_of(part.limit)),
+        actual: Cost::ZERO,
+        charged: Cost::ZERO,
     };
     let cells: SmallVec<[HeldCell; 1]> = parts.map(cell).collect();
     let is_per_request = op.is_per_request();
@@ -312,7 +317,7 @@ fn store_hold<'a, 'p: 'a>(
     }
     let forget_at = now.saturating_add(ttl).saturating_add(HoldId::RETENTION);
     let (settled, rule) = (None, holds.rule);
-    holds.insert(id, StoredHold { cells, expiry, is_per_request, settled, forget_at, rule });
+    holds.insert(id, StoredHold { cells, is_per_request, settled, forget_at, rule });
     Some(id)
 }
 
@@ -364,7 +369,7 @@ impl IdempotencyLookup {
     fn make_room(
         &self,
         memory: &Memory,
-        op: Op,
+        op: Op<'_>,
         verdicts: usize,
         locked: &mut LockedShards<'_>,
         now: Micros,

@@ -205,7 +205,8 @@ impl LimitRegistry {
     }
 
     fn hash(&self, limit: &RuleLimit) -> u64 {
-        self.hasher.hash_one((limit.tag().bits(), limit.limit()))
+        let reserved = (limit.on_reserve(), limit.on_expiry());
+        self.hasher.hash_one((limit.tag().bits(), limit.limit(), reserved))
     }
 }
 

@@ -49,8 +49,8 @@ impl CellCharge<'_> {
     }
 
     /// Whether `op` holds the cost instead of charging it.
-    pub(crate) fn is_held_by(&self, op: Op) -> bool {
-        op.holds(self.limit.limit())
+    pub(crate) fn is_held_by(&self, op: Op<'_>) -> bool {
+        op.holds(self.limit)
     }
 }
 
@@ -213,7 +213,7 @@ impl<'a> LockedShards<'a> {
     pub(crate) fn locate(
         &mut self,
         part: &CellCharge<'_>,
-        op: Op,
+        op: Op<'_>,
         now: Micros,
     ) -> Result<CellLocation, EngineError> {
         let space = part.space();
@@ -244,7 +244,7 @@ impl<'a> LockedShards<'a> {
     fn locate_in_overflow(
         &mut self,
         part: &CellCharge<'_>,
-        op: Op,
+        op: Op<'_>,
         may_create: bool,
         now: Micros,
     ) -> Option<CellLocation> {
@@ -381,7 +381,7 @@ impl<'a> LockedShards<'a> {
     }
 
     /// Whether there is room for one more cell. If not, recovered cells are removed first.
-    fn make_room(&mut self, part: &CellCharge<'_>, op: Op, now: Micros) -> bool {
+    fn make_room(&mut self, part: &CellCharge<'_>, op: Op<'_>, now: Micros) -> bool {
         let heap = part.limit.limit().growth(None, part.caller);
         self.has_room(part, op, heap, now) || {
             self.ensure_room(part.space(), usize::MAX, now);
@@ -391,7 +391,7 @@ impl<'a> LockedShards<'a> {
 
     /// Sweeps a few entries, and reserves room for one more cell with `heap` bytes on the heap.
     /// `false` if there is none.
-    fn has_room(&mut self, part: &CellCharge<'_>, op: Op, heap: usize, now: Micros) -> bool {
+    fn has_room(&mut self, part: &CellCharge<'_>, op: Op<'_>, heap: usize, now: Micros) -> bool {
         let (space, index) = (part.space(), self.memory.shard_of(part.fingerprint));
         let reserved = || self.reserved.iter().filter(|reserved| reserved.space == space);
         let count = 1 + reserved().filter(|reserved| reserved.shard == index).count();

@@ -8,7 +8,7 @@ use tidegate_core::{Cost, Expiry, Micros, Verdict};
 use super::budget::HeapSize;
 use super::rule_records::RuleNumber;
 use super::table::HeapBytes;
-use crate::{Decision, HoldId, IdempotencyKey, RuleLimit, Source};
+use crate::{Decision, HeldPart, HoldId, IdempotencyKey, RuleLimit, SettledCost, Source};
 
 /// A decision as it is stored: most have one verdict and no details.
 #[derive(Debug)]
@@ -83,7 +83,6 @@ impl HeapBytes for IdempotencyEntry {
 /// A hold, its limits and keys, and how it was settled.
 pub(super) struct StoredHold {
     pub(super) cells: SmallVec<[HeldCell; 1]>,
-    pub(super) expiry: Expiry,
     /// Made for one request, so it is removed when it is settled; see
     /// [`HoldKind`](crate::HoldKind).
     pub(super) is_per_request: bool,
@@ -94,19 +93,18 @@ pub(super) struct StoredHold {
 
 /// How a hold was settled.
 pub(super) struct Settled {
-    pub(super) cost: Option<Cost>,
     expired: bool,
     decision: StoredDecision,
 }
 
 impl Settled {
-    pub(super) fn new(cost: Option<Cost>, decision: &Decision) -> Self {
+    pub(super) fn new(decision: &Decision) -> Self {
         let expired = decision.expired();
         let decision = match decision.verdicts[..] {
             [verdict] => StoredDecision::One(verdict),
             _ => StoredDecision::new(decision),
         };
-        Self { cost, expired, decision }
+        Self { expired, decision }
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -118,11 +116,31 @@ impl Settled {
     }
 }
 
+/// One limit and key of a hold.
 #[derive(Clone)]
 pub(super) struct HeldCell {
     pub(super) limit: Arc<RuleLimit>,
     pub(super) fingerprint: u64,
     pub(super) cost: Cost,
+    /// What happens when it expires; `None` if it was charged when the hold was made.
+    pub(super) expiry: Option<Expiry>,
+    /// Once settled: the actual cost, and what was charged.
+    pub(super) actual: Cost,
+    pub(super) charged: Cost,
+}
+
+impl HeldCell {
+    pub(super) fn part(&self) -> HeldPart<'_> {
+        HeldPart { limit: &self.limit, cost: self.cost, is_held: self.expiry.is_some() }
+    }
+
+    /// What settling has charged.
+    pub(super) fn settled(&self) -> SettledCost {
+        let &Self { cost: reserved, actual, charged, .. } = self;
+        let is_slot = self.limit.limit().lease().is_some();
+        let uncharged = if is_slot { Cost::ZERO } else { actual.saturating_sub(charged) };
+        SettledCost { reserved, charged, uncharged }
+    }
 }
 
 impl StoredHold {

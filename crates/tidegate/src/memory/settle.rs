@@ -10,8 +10,9 @@ use super::rule_records::RuleNumber;
 use super::state::Memory;
 use super::table::Table;
 use crate::engine::{Refusal, check_ttl};
+use crate::fingerprint::fingerprint as fingerprint_of;
 use crate::sync::{MutexGuard, lock, try_lock};
-use crate::{Decision, EngineError, HoldId, HoldSpec, Op, Source};
+use crate::{Costs, Decision, EngineError, HeldPart, HoldId, HoldSpec, Op, Source};
 
 /// The locked shard of holds that a call is about.
 pub(super) struct LockedHolds<'a> {
@@ -24,22 +25,25 @@ impl LockedHolds<'_> {
     /// Records visited when a hold is made.
     const SWEEP_ON_INSERT: usize = 4;
 
-    /// Makes room for one more hold on `parts`, in this shard and in those of the cells. Without
+    /// Makes room for the hold that `op` makes, in this shard and in those of the cells. Without
     /// room, records of settled holds are removed, then those of expired ones: of any rule if the
     /// kind has no room, of this rule if that has its share.
     pub(super) fn make_room(
         &mut self,
         memory: &Memory,
+        op: Op<'_>,
         parts: &CellCharges<'_>,
         locked: &mut LockedShards<'_>,
         now: Micros,
     ) -> Result<(), EngineError> {
-        if let Some(part) = parts.iter().find(|part| !locked.ensure_room_for_cell(part, now)) {
+        let held = || parts.iter().filter(|part| part.is_held_by(op));
+        if let Some(part) = held().find(|part| !locked.ensure_room_for_cell(part, now)) {
             return Err(memory.budget_of(part.space(), CellLocation::Own).refuse(now));
         }
         self.table.sweep(Self::SWEEP_ON_INSERT, |hold| hold.is_forgotten(now));
-        let record = StoredHold::heap_bytes_of(parts.iter().map(|part| &**part.limit));
-        let heap = record + parts.iter().map(|part| locked.hold_growth(part)).sum::<usize>();
+        let recorded = parts.iter().map(|part| &**part.limit).filter(|limit| op.records(limit));
+        let record = StoredHold::heap_bytes_of(recorded);
+        let heap = record + held().map(|part| locked.hold_growth(part)).sum::<usize>();
         let (budget, rule) = (&memory.budgets.holds, self.rule);
         let has_bytes = budget.has_room_for(self.table.growth(1) + heap);
         if has_bytes && budget.has_share(rule) {
@@ -110,7 +114,7 @@ impl Memory {
     /// Locks the shard of the hold that `op` makes on any of the charges; `None` if it makes none.
     pub(super) fn lock_hold_of(
         &self,
-        op: Op,
+        op: Op<'_>,
         parts: &CellCharges<'_>,
     ) -> Result<Option<LockedHolds<'_>>, EngineError> {
         let held = || parts.iter().filter(|part| part.is_held_by(op)).map(|part| part.limit);
@@ -127,43 +131,77 @@ impl Memory {
         Ok(Some(LockedHolds { table, rule: RuleNumber::of(rule) }))
     }
 
-    pub(super) fn settle(&self, id: HoldId, cost: Option<Cost>) -> Result<Decision, EngineError> {
+    pub(super) fn settle(&self, id: HoldId, costs: Costs<'_>) -> Result<Decision, EngineError> {
         self.with_hold(id, |hold, parts, locked, now| {
+            let actual = actual_costs(hold, costs)?;
             if let Some(settled) = &hold.settled {
-                let same = settled.cost == cost;
+                let same = hold.cells.iter().map(|cell| cell.actual).eq(actual);
                 return same.then(|| settled.decision()).ok_or(Refusal::AlreadySettled.into());
             }
-            let op = if cost == Some(Cost::ZERO) { Op::Peek } else { Op::Settle { id, cost } };
-            let locations = locate_all(locked, parts, op, now)?;
+            let charges = hold.cells.iter().zip(&actual);
+            let charges = charges.map(|(cell, cost)| cell.expiry.is_some() && !cost.is_zero());
+            let ops = charges.map(|charges| match charges {
+                true => Op::Settle { id, costs },
+                false => Op::Peek,
+            });
+            let locations = locate_all(locked, parts, ops, now)?;
             let now = self.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
-            for (part, location) in parts.iter().zip(locations) {
-                let budget = self.budget_of(part.space(), location);
-                let cell = locked.cell(part, location);
-                let held = cell.and_then(|cell| cell.release(now, id.get(), budget));
-                if held.is_none() && !part.is_shadow() {
+            for (i, (part, location)) in parts.iter().zip(locations).enumerate() {
+                let cell = &mut hold.cells[i];
+                cell.actual = actual[i];
+                let turn = self.settle_cell(id, cell, part, location, locked, now);
+                if turn.is_err() && !part.is_shadow() {
                     decision.details_mut().expired = true;
                 }
-                let charged_at_end = match (held, hold.expiry) {
-                    (None, Expiry::Charge) => part.cost,
-                    _ => Cost::ZERO,
-                };
-                let due = cost.unwrap_or(part.cost).saturating_sub(charged_at_end);
-                let mut turn = Micros::ZERO;
-                if !due.is_zero() {
-                    locked.write(part, location, |cell, budget| {
-                        turn = cell.turn_after(now);
-                        cell.charge(now, due, None, budget);
-                    });
-                }
-                let after = Verdict { delay: turn, ..peek(locked, part, location, now) };
+                let (Ok(delay) | Err(delay)) = turn;
+                let after = Verdict { delay, ..peek(locked, part, location, now) };
                 decision.push(part.limit, after);
                 locked.drop_if_recovered(part, location, now);
             }
-            hold.settled = Some(Settled::new(cost, &decision));
+            hold.settled = Some(Settled::new(&decision));
             hold.forget_at = now.saturating_add(HoldId::RETENTION);
             Ok(decision)
         })
+    }
+
+    /// Ends the hold on one cell and charges its actual cost. The delay of the charge; as an error
+    /// if the hold had expired.
+    fn settle_cell(
+        &self,
+        id: HoldId,
+        cell: &mut HeldCell,
+        part: &CellCharge<'_>,
+        location: CellLocation,
+        locked: &mut LockedShards<'_>,
+        now: Micros,
+    ) -> Result<Micros, Micros> {
+        let Some(expiry) = cell.expiry else {
+            cell.charged = cell.cost;
+            return Ok(Micros::ZERO);
+        };
+        let budget = self.budget_of(part.space(), location);
+        let state = locked.cell(part, location);
+        let held = state.and_then(|state| state.release(now, id.get(), budget));
+        let charged_at_end = match (held, expiry) {
+            (None, Expiry::Charge) => cell.cost,
+            _ => Cost::ZERO,
+        };
+        // A single cost is at most `Cost::MAX`; what was held may be the sum of several.
+        let due = cell.actual.min(cell.cost.max(Cost::MAX)).saturating_sub(charged_at_end);
+        let (mut turn, mut charged) = (Micros::ZERO, Cost::ZERO);
+        if !due.is_zero() {
+            locked.write(part, location, |state, budget| {
+                turn = state.turn_after(now);
+                let before = state.used(now);
+                state.charge(now, due, None, budget);
+                charged = Cost::total(state.used(now).saturating_sub(before)).min(due);
+            });
+        }
+        if part.limit.limit().lease().is_none() {
+            cell.charged = charged_at_end.saturating_add(charged);
+        }
+        held.map(|_| turn).ok_or(turn)
     }
 
     pub(super) fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
@@ -172,19 +210,19 @@ impl Memory {
             if hold.settled.is_some() {
                 return Err(Refusal::AlreadySettled.into());
             }
-            let locations = locate_all(locked, parts, Op::Peek, now)?;
+            let locations = locate_all(locked, parts, parts.iter().map(|_| Op::Peek), now)?;
             let now = self.now();
             let mut decision = Decision::new(Source::Memory, SmallVec::new());
             let deadline = now.saturating_add(ttl);
-            for (part, location) in parts.iter().zip(locations) {
+            for ((part, location), held) in parts.iter().zip(locations).zip(&hold.cells) {
                 let budget = self.budget_of(part.space(), location);
-                let cell = locked.cell(part, location);
+                let cell = locked.cell(part, location).filter(|_| held.expiry.is_some());
                 let renewed = cell.is_some_and(|cell| {
                     let held = cell.release(now, id.get(), budget);
                     let renewed = held.map(|held| Hold { deadline, ttl, ..held });
                     renewed.map(|hold| cell.hold(now, hold, budget)).is_some()
                 });
-                if !renewed && !part.is_shadow() {
+                if !renewed && held.expiry.is_some() && !part.is_shadow() {
                     decision.details_mut().expired = true;
                 }
                 decision.push(part.limit, peek(locked, part, location, now));
@@ -217,13 +255,16 @@ impl Memory {
             return Err(Refusal::UnknownHold.into());
         }
         let mut decision = change(hold, &parts, &mut locked, now)?;
+        let enforced = || hold.cells.iter().filter(|cell| !cell.limit.is_shadow());
+        let details = decision.details_mut();
+        details.held = enforced().map(|cell| cell.limit.clone()).collect();
+        if hold.settled.is_some() {
+            details.settled = enforced().map(HeldCell::settled).collect();
+        }
+        details.lines = cells.iter().map(|part| part.fingerprint).collect();
         if hold.is_per_request && hold.settled.is_some() {
             holds.remove(id.get());
         }
-        let enforced = cells.iter().filter(|part| !part.limit.is_shadow());
-        let details = decision.details_mut();
-        details.held = enforced.map(|part| part.limit.clone()).collect();
-        details.lines = cells.iter().map(|part| part.fingerprint).collect();
         Ok(decision)
     }
 
@@ -232,19 +273,30 @@ impl Memory {
     }
 }
 
+/// The actual cost of each cell of a hold.
+fn actual_costs(hold: &StoredHold, costs: Costs<'_>) -> Result<SmallVec<[Cost; 2]>, Refusal> {
+    let held: SmallVec<[HeldPart<'_>; 2]> = hold.cells.iter().map(HeldCell::part).collect();
+    let is_of = |i: usize, key| {
+        let HeldCell { limit, fingerprint, .. } = &hold.cells[i];
+        *fingerprint == fingerprint_of(limit.tag(), key)
+    };
+    let named = costs.of_parts(&held, is_of)?;
+    Ok(named.iter().zip(&held).map(|(cost, part)| cost.unwrap_or(part.cost)).collect())
+}
+
 fn cell_charges<'a>(held: &'a [HeldCell]) -> CellCharges<'a> {
     let whole = |held: &'a HeldCell| {
-        let HeldCell { limit, fingerprint, cost } = held;
+        let HeldCell { limit, fingerprint, cost, .. } = held;
         CellCharge { limit, fingerprint: *fingerprint, cost: *cost, caller: None }
     };
     held.iter().map(whole).collect()
 }
 
-fn locate_all(
+fn locate_all<'a>(
     locked: &mut LockedShards<'_>,
     parts: &CellCharges<'_>,
-    op: Op,
+    ops: impl Iterator<Item = Op<'a>>,
     now: Micros,
 ) -> Result<Vec<CellLocation>, EngineError> {
-    parts.iter().map(|part| locked.locate(part, op, now)).collect()
+    parts.iter().zip(ops).map(|(part, op)| locked.locate(part, op, now)).collect()
 }

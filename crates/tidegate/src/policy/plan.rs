@@ -12,7 +12,7 @@ use super::key_part::{KeyPart, MISSING, OnMissingKey};
 use super::matching::Request;
 use super::rule::{ListMatch, PolicyRule};
 use crate::engine::Refusal;
-use crate::{Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source};
+use crate::{Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source, Unit};
 
 /// Charges of one request: decided together by an engine, all or none.
 #[derive(Clone, Debug)]
@@ -197,7 +197,15 @@ impl Policy {
         plan.check_size()
     }
 
-    /// Charges of one key under every rule.
+    /// The key as this rule counts it, if that differs from `key`: an address has one form.
+    pub fn counted_key(&self, rule: &str, key: Key<'_>) -> Option<Vec<String>> {
+        match named_key(self.rule(rule)?, key).0 {
+            PlanKey::Made(parts) => Some(parts),
+            PlanKey::Given(_) => None,
+        }
+    }
+
+    /// Charges of one key under every rule. A rule that counts requests is charged at most 1.
     pub fn plan_key<'p>(
         &'p self,
         key: Key<'p>,
@@ -207,7 +215,7 @@ impl Policy {
     ) -> Result<Plan<'p>, Refusal> {
         let mut plan = Plan::new();
         for rule in self.rules() {
-            plan.charge_named(rule, key, cost, lists, now)?;
+            plan.charge_named(rule, key, cost_under(rule, cost), lists, now)?;
         }
         plan.check_size()
     }
@@ -224,7 +232,7 @@ pub enum ListMode {
 
 impl ListMode {
     /// The mode for this operation.
-    pub fn of(op: Op) -> Self {
+    pub fn of(op: Op<'_>) -> Self {
         match op {
             Op::Record | Op::Refund | Op::Reset => Self::Ignore,
             _ => Self::Evaluate,
@@ -267,9 +275,15 @@ fn named_key<'p>(rule: &PolicyRule, key: Key<'p>) -> (PlanKey<'p>, Option<IpAddr
     (key, client)
 }
 
+/// The cost under one of several rules: a request is one request, whatever it costs under others.
+fn cost_under(rule: &PolicyRule, cost: Cost) -> Cost {
+    let unit = rule.rule().limits().first().and_then(|limit| limit.unit());
+    if unit == Some(Unit::Requests) { cost.min(Cost::ONE) } else { cost }
+}
+
 fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
     if let Some(cost) = request.cost() {
-        return cost;
+        return cost_under(rule, cost);
     }
     let header = rule.cost_header.as_deref().filter(|_| request.is_from_trusted_proxy());
     let given = header.and_then(|name| request.header(name)).map(str::trim);
@@ -362,6 +376,17 @@ impl<'p> Plan<'p> {
         self.check_size()
     }
 
+    /// The plan at these costs of its rules.
+    pub fn with_costs(
+        mut self,
+        cost: impl Fn(&Rule) -> Result<Cost, Refusal>,
+    ) -> Result<Self, Refusal> {
+        for step in self.steps.as_mut_slice() {
+            step.cost = cost(&step.rule)?;
+        }
+        Ok(self)
+    }
+
     /// The plan at a cost of 0, for a peek: its verdicts carry the wait for a cost of 1.
     #[must_use]
     pub fn without_costs(mut self) -> Self {
@@ -371,7 +396,7 @@ impl<'p> Plan<'p> {
 
     /// The operation for this plan: [`Op::enter`] with a new id and the shortest
     /// [`lease`](Self::lease), if there is one, else [`Op::Check`].
-    pub fn op(&self) -> Result<Op, EngineError> {
+    pub fn op(&self) -> Result<Op<'static>, EngineError> {
         Ok(match self.lease().filter(|_| self.denied.is_none()) {
             Some(ttl) => Op::enter(HoldId::random()?, ttl),
             None => Op::Check,

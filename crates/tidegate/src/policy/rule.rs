@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_core::{Limit, Micros};
+use tidegate_core::{Expiry, Limit, Micros};
 
 use super::key_part::{KeyPart, OnMissingKey};
 use super::matching::Match;
 use crate::InvalidRule;
 use crate::engine::{bounds, new_generations};
 use crate::network::{ClientNetwork, Network};
-use crate::{Key, LeaseSize, OnStoreFailure, Rule, RuleLimit};
+use crate::{Key, LeaseSize, OnReserve, OnStoreFailure, Rule, RuleLimit, Unit};
 
 /// Unchecked fields of a rule. [`PolicyRule::new`] checks them.
 #[derive(Clone, Default, Debug)]
@@ -239,25 +239,43 @@ impl PolicyRule {
 
     /// Sets what happens while the store does not reply. Call it before the rule is in use.
     #[must_use]
-    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
-        self.rule.set_on_store_failure(policy);
-        self.after_override.iter_mut().for_each(|rule| rule.set_on_store_failure(policy));
-        for one in &mut self.overrides.all {
-            one.rule.set_on_store_failure(policy);
-        }
+    pub fn on_store_failure(self, policy: OnStoreFailure) -> Self {
+        self.each_rule(|rule| rule.set_on_store_failure(policy))
+    }
+
+    /// Sets what the rule counts; see [`Rule::unit`]. Call it before the rule is in use.
+    #[must_use]
+    pub fn unit(self, unit: Unit) -> Self {
+        self.each_rule(|rule| rule.set_unit(unit))
+    }
+
+    /// Sets what a reservation does with the rule; see [`Rule::on_reserve`]. Call it before the
+    /// rule is in use.
+    #[must_use]
+    pub fn on_reserve(self, on_reserve: OnReserve) -> Self {
+        self.each_rule(|rule| rule.set_on_reserve(on_reserve))
+    }
+
+    /// Sets what happens when a reservation expires; see [`Rule::on_expiry`]. Call it before the
+    /// rule is in use.
+    #[must_use]
+    pub fn on_expiry(self, on_expiry: Expiry) -> Self {
+        self.each_rule(|rule| rule.set_on_expiry(on_expiry))
+    }
+
+    /// Changes the limits of all keys.
+    fn each_rule(mut self, change: impl Fn(&mut Rule)) -> Self {
+        change(&mut self.rule);
+        self.after_override.iter_mut().for_each(&change);
+        self.overrides.all.iter_mut().for_each(|one| change(&mut one.rule));
         self
     }
 
     /// Allows a process to borrow permits from the store; see [`Rule::lease`]. Call it before the
     /// rule is in use.
     #[must_use]
-    pub fn lease(mut self, size: LeaseSize) -> Self {
-        self.rule.set_lease(size);
-        self.after_override.iter_mut().for_each(|rule| rule.set_lease(size));
-        for one in &mut self.overrides.all {
-            one.rule.set_lease(size);
-        }
-        self
+    pub fn lease(self, size: LeaseSize) -> Self {
+        self.each_rule(|rule| rule.set_lease(size))
     }
 
     /// Gives every key of the rule unused limits: it counts in states of this epoch. Call it once,

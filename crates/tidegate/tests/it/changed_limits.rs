@@ -28,7 +28,7 @@ impl OneKey {
         self.clock.set(Micros::new(micros));
     }
 
-    fn run(&self, op: Op, limit: &Arc<RuleLimit>, cost: u64) -> Verdict {
+    fn run(&self, op: Op<'_>, limit: &Arc<RuleLimit>, cost: u64) -> Verdict {
         let key = Key::from("k");
         let charges = [Charge { limit, key, cost: Cost::total(cost), caller: None }];
         let call = Call { op, charges: &charges, idempotency_key: None };

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, DenyCache, Engine, EngineError, EngineFuture, Expiry,
-    Health, HoldId, Inspection, Key, ManualClock, Memory, Micros, Op, Refusal, Rule, RuleLimit,
-    Source, Wait,
+    Call, Charge, Clock, Cost, Costs, Decision, DenyCache, Engine, EngineError, EngineFuture,
+    Expiry, Health, HoldId, Inspection, Key, ManualClock, Memory, Micros, Op, Refusal, Rule,
+    RuleLimit, Source, Wait,
 };
 
 /// A store that counts its calls.
@@ -81,7 +81,7 @@ fn charge<'a>(limit: &'a Arc<RuleLimit>, key: &'a str, cost: u64) -> Charge<'a> 
     Charge { limit, key: key.into(), cost: Cost::new(cost).unwrap(), caller: None }
 }
 
-fn decide(engine: &impl Engine, op: Op, charges: &[Charge<'_>]) -> Decision {
+fn decide(engine: &impl Engine, op: Op<'_>, charges: &[Charge<'_>]) -> Decision {
     engine.decide(Call { op, charges, idempotency_key: None }).now().unwrap()
 }
 
@@ -197,7 +197,7 @@ fn permits_returned_through_it_are_seen_at_once_and_others_after_a_second() {
             "refund" => decide(&bench.cache, Op::Refund, back).allowed(),
             "reset" => decide(&bench.cache, Op::Reset, back).allowed(),
             "settle" => {
-                let op = Op::Settle { id, cost: Some(Cost::ZERO) };
+                let op = Op::Settle { id, costs: Costs::All(Cost::ZERO) };
                 decide(&bench.cache, op, &[]);
                 true
             }
@@ -288,7 +288,7 @@ fn it_decides_as_the_store_on_random_traffic() {
                 }
                 5..7 if !holds.is_empty() => {
                     let id = holds.swap_remove(random.below(holds.len() as u64) as usize);
-                    Op::Settle { id, cost: Some(Cost::new(random.below(3)).unwrap()) }
+                    Op::Settle { id, costs: Costs::All(Cost::new(random.below(3)).unwrap()) }
                 }
                 _ => Op::Check,
             };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tidegate::policy::ListMode;
 use tidegate::policy::Request;
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Entered, Health,
+    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Entered, Health,
     Inspection, Key, Limited, Limiter, ManualClock, Memory, Micros, Op, Policy, PolicyRule,
     Refusal, Rule, RuleDraft, RuleLimit, Slot, Wait,
 };
@@ -265,7 +265,7 @@ async fn a_slot_released_by_another_limiter_is_found_within_50_ms() {
         bench.advance(Duration::from_millis(50)).await;
     }
     assert!(!waits.is_finished());
-    assert_eq!(bench.count(Op::is_entry), 22, "one try on arrival, and one every 50 ms");
+    assert_eq!(bench.count(|op| op.is_entry()), 22, "one try on arrival, and one every 50 ms");
     bench.advance(Duration::from_millis(1)).await;
     drop(first);
     bench.advance(Duration::from_millis(48)).await;
@@ -487,7 +487,7 @@ impl Bench {
         (found[0].standing.used, found[found.len() - 1].standing.held)
     }
 
-    fn count(&self, is_op: fn(&Op) -> bool) -> usize {
+    fn count(&self, is_op: fn(&Op<'static>) -> bool) -> usize {
         self.engine.ops.lock().unwrap().iter().filter(|op| is_op(op)).count()
     }
 
@@ -513,7 +513,7 @@ impl Bench {
 /// Records the operations of all calls.
 struct RecordingEngine {
     memory: Memory,
-    ops: Mutex<Vec<Op>>,
+    ops: Mutex<Vec<Op<'static>>>,
     /// Renewals fail.
     fails: AtomicBool,
     /// Decides when it is polled for the second time.
@@ -524,7 +524,7 @@ struct RecordingEngine {
 
 impl RecordingEngine {
     fn record(&self, call: Call<'_>) -> Result<Decision, EngineError> {
-        self.ops.lock().unwrap().push(call.op);
+        self.ops.lock().unwrap().push(owned_op(call.op));
         if is_renewal(&call.op) && self.fails.load(Ordering::Relaxed) {
             return Err(EngineError::unavailable(Refusal::NotImmediate));
         }
@@ -571,6 +571,22 @@ impl Engine for RecordingEngine {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.memory.clock()
+    }
+}
+
+/// The operation for longer than its call. No test that records operations settles rules by name.
+pub(crate) fn owned_op(op: Op<'_>) -> Op<'static> {
+    match op {
+        Op::Settle { id, costs: Costs::AsHeld } => Op::Settle { id, costs: Costs::AsHeld },
+        Op::Settle { id, costs: Costs::All(cost) } => Op::Settle { id, costs: Costs::All(cost) },
+        Op::Renew { id, ttl } => Op::Renew { id, ttl },
+        Op::Hold(hold) => Op::Hold(hold),
+        Op::Check => Op::Check,
+        Op::Peek => Op::Peek,
+        Op::Record => Op::Record,
+        Op::Refund => Op::Refund,
+        Op::Reset => Op::Reset,
+        op => panic!("{op:?} is not recorded"),
     }
 }
 

@@ -8,10 +8,10 @@ use testkit::engines::{BreakerFixture, StoreMode};
 use testkit::now_or_never::now_or_panic;
 use tidegate::policy::ListMode;
 use tidegate::{
-    Call, CallerDeadline, Charge, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Expiry,
-    Fallback, FleetSize, Fraction, Health, HoldId, Inspection, Key, Limited, Limiter, ManualClock,
-    Memory, Micros, OnStoreFailure, Op, Outcome, Refusal, Rule, RuleCheck, RuleLimit, Slot, Source,
-    StoreEvent, Wait,
+    Call, CallerDeadline, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture,
+    Expiry, Fallback, FleetSize, Fraction, Health, HoldId, Inspection, Key, Limited, Limiter,
+    ManualClock, Memory, Micros, OnStoreFailure, Op, Outcome, Refusal, Rule, RuleCheck, RuleLimit,
+    Slot, Source, StoreEvent, Wait,
 };
 
 /// A store that can be turned off.
@@ -341,7 +341,7 @@ fn a_slot_is_kept_while_it_is_renewed_and_ends_with_its_lease_otherwise() {
     bench.clock.advance(Duration::from_secs(10));
     let other = reserve().expect("its lease is over");
     assert!(now_or_panic(reserved.renew(Duration::from_secs(10))).unwrap().expired());
-    assert!(now_or_panic(reserved.cancel()).unwrap().expired());
+    assert!(now_or_panic(reserved.cancel()).unwrap().late());
     drop(other);
     drop(reserve().expect("it was released by the drop"));
     drop(reserve().expect("again"));
@@ -363,8 +363,8 @@ fn a_local_reservation_is_settled_locally_and_one_of_the_store_needs_the_store()
     // By its id alone, written and parsed, as a client does.
     let id = local.keep().to_string().parse().unwrap();
     let settled = now_or_panic(bench.limiter.reservation(id).commit(15)).unwrap();
-    assert_eq!((settled.source, settled.verdicts[0].remaining), (Source::Fallback, 5));
-    assert_eq!(settled.held()[0].rule(), "r");
+    assert_eq!((settled.source(), settled.remaining()), (Source::Fallback, 5));
+    assert_eq!(settled.limits().next().unwrap().0.rule(), "r");
     assert_eq!(
         now_or_panic(bench.limiter.reservation(id).commit(15)).unwrap(),
         settled,
@@ -388,7 +388,7 @@ fn a_reservation_under_an_id_is_the_same_one_locally_too() {
     assert_eq!(first.id(), repeated.id());
     assert!(repeated.decision().unwrap().repeated());
     drop(repeated);
-    assert!(!now_or_panic(first.commit(20)).unwrap().expired());
+    assert!(!now_or_panic(first.commit(20)).unwrap().late());
 }
 
 /// For any length of an outage, no more passes than the share; holds count like charges.
@@ -481,7 +481,7 @@ fn among_rules_that_differ_the_hold_covers_the_ones_counted_locally() {
     let held = hold(&[0, 1]);
     assert_eq!(held.verdicts.iter().map(|v| v.remaining).collect::<Vec<_>>(), [10, 2]);
     assert!(!hold(&[1, 0]).allowed());
-    let end = Op::Settle { id: held.hold().unwrap(), cost: None };
+    let end = Op::Settle { id: held.hold().unwrap(), costs: Costs::AsHeld };
     let settled =
         engine.decide(Call { op: end, charges: &[], idempotency_key: None }).now().unwrap();
     assert_eq!(settled.held().iter().map(|limit| limit.rule()).collect::<Vec<_>>(), ["counted"]);

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod breaker;
+mod budgets;
 mod changed_limits;
 #[cfg(feature = "conformance")]
 mod conformance;

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Expiry, Health, HoldId,
-    Inspection, Key, Limit, Limited, Limiter, ManualClock, Memory, Micros, Op, Refusal,
+    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Expiry, Health,
+    HoldId, Inspection, Key, Limit, Limited, Limiter, ManualClock, Memory, Micros, Op, Refusal,
     Reservation, Rule, RuleLimit,
 };
 
@@ -40,7 +40,7 @@ fn a_settlement_in_debt_counts_after_the_debt_has_left() {
         assert!(held.allowed());
         decide(Op::Record, 20);
         clock.set(Micros::from_millis(1_000_500));
-        let op = Op::Settle { id: held.hold().unwrap(), cost: Some(Cost::total(4)) };
+        let op = Op::Settle { id: held.hold().unwrap(), costs: Costs::All(Cost::total(4)) };
         memory.decide(Call { op, charges: &[], idempotency_key: None }).now().unwrap();
         clock.set(Micros::from_millis(1_001_200));
         assert!(!decide(Op::Check, 7).allowed(), "{notation}: eleven in 0.7 s");
@@ -153,7 +153,7 @@ async fn drop_commit_after(polls: usize) {
         assert_eq!(held(&limiter), 6, "dropped after {polls} polls");
         // The work was done, so a later commit charges it.
         let settled = limiter.reservation(id).commit(6).await.unwrap();
-        assert_eq!((settled.expired(), settled.remaining()), (false, 4), "after {polls} polls");
+        assert_eq!((settled.late(), settled.remaining()), (false, 4), "after {polls} polls");
     }
 }
 
@@ -165,15 +165,14 @@ fn poll_and_drop<T>(future: impl Future<Output = T>, polls: usize) {
 }
 
 #[test]
-fn a_commit_of_too_large_a_cost_leaves_the_reservation_active() {
+fn a_commit_is_never_refused_for_its_size_and_reports_what_was_cut_off() {
     let (_, limiter) = limiter("10/h");
     let reservation = now_or_panic(limiter.reserve("k", 6)).unwrap();
-    let id = reservation.id();
-    let refused = now_or_panic(reservation.commit(1 << 33)).unwrap_err();
-    assert!(matches!(refused.refusal(), Some(Refusal::Cost(_))), "{refused}");
-    assert_eq!(held(&limiter), 6);
-    let settled = now_or_panic(limiter.reservation(id).commit(6)).unwrap();
-    assert_eq!((settled.expired(), settled.remaining()), (false, 4));
+    let settled = now_or_panic(reservation.commit(1 << 33)).unwrap();
+    assert!(settled.overdrawn() && !settled.late());
+    let (_, cost, _) = settled.limits().next().unwrap();
+    let numbers = (cost.reserved.get(), cost.charged.get(), cost.uncharged.get());
+    assert_eq!(numbers, (6, 20, (1 << 33) - 20), "twice the capacity");
 }
 
 #[tokio::test]
@@ -449,7 +448,7 @@ fn hold(limiter: &Limiter, cost: u64, expiry: Expiry) -> HoldId {
 }
 
 fn settle(limiter: &Limiter, id: HoldId, cost: u64) -> Result<Decision, EngineError> {
-    let op = Op::Settle { id, cost: Some(Cost::new(cost).unwrap()) };
+    let op = Op::Settle { id, costs: Costs::All(Cost::new(cost).unwrap()) };
     limiter.engine().decide(Call { op, charges: &[], idempotency_key: None }).now()
 }
 

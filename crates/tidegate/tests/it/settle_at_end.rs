@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use testkit::now_or_never::now_or_panic;
 use tidegate::{
-    Breaker, Call, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Fallback, Health,
-    HoldId, Inspection, Key, Limiter, ManualClock, Memory, Micros, Op, Rule, RuleLimit, Slot,
+    Breaker, Call, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Fallback,
+    Health, HoldId, Inspection, Key, Limiter, ManualClock, Memory, Micros, Op, Rule, RuleLimit,
+    Slot,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -118,8 +119,8 @@ impl Bench {
         let op = Op::hold_for_request(HoldId::random().unwrap(), LEASE.into());
         let decision = self.limiter.decide(op, &plan).await.unwrap();
         let mut slot = Slot::of(&self.limiter, &decision, LEASE.into()).unwrap();
-        slot.charge_at_end(Some(cost));
-        slot.record_if_lost(&plan);
+        slot.charge_at_end(Costs::All(cost));
+        slot.record_if_lost(op, &plan);
         slot
     }
 
@@ -189,8 +190,8 @@ async fn the_cost_of_a_hold_that_the_store_has_lost_is_recorded() {
     bench.store.replaced.store(true, Ordering::SeqCst);
     drop((slot, cancelled));
     let settled = reservation.commit(4).await.unwrap();
-    assert!(settled.expired() && settled.allowed());
-    assert!(all.commit_all().await.unwrap().expired());
+    assert!(settled.late() && !settled.overdrawn());
+    assert!(all.commit_all().await.unwrap().late());
     bench.advance(Duration::from_secs(1)).await;
     assert_eq!(bench.standing(), (COST + 4 + 5, 0), "nothing for the one that is cancelled");
 }

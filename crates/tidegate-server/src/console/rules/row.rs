@@ -75,6 +75,12 @@ fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
             }
             @if rule.stop == Some(true) { li { "stop: later rules are skipped" } }
             @if let Some(cost) = &rule.cost { li { "cost from " code { (cost) } } }
+            @for (name, value) in [
+                ("unit", word(rule.unit)), ("reserve", word(rule.reserve)),
+                ("on_expiry", word(rule.on_expiry)),
+            ] {
+                @if let Some(value) = value { li { (name) ": " (value) } }
+            }
             @match rule.lease {
                 Some(LeaseSetting::Auto(_)) => li { "lease: auto" },
                 Some(LeaseSetting::Of(permits)) => li { "lease: " (number(permits.into())) },
@@ -167,4 +173,9 @@ fn rest(count: usize) -> Markup {
             p.muted { "and " (number((count - MAX_ENTRIES) as u64)) " more; see " code { "GET /v1/rules" } }
         }
     }
+}
+
+/// A setting as it is written in a policy.
+fn word(setting: Option<impl serde::Serialize>) -> Option<String> {
+    serde_json::to_value(setting?).ok()?.as_str().map(str::to_string)
 }

@@ -287,6 +287,11 @@ impl Metrics {
         for (name, rule) in &rules {
             shadow.sample("", &[("rule", name)], rule.shadow_denied());
         }
+        let help = "Permits that settling a reservation could not charge.";
+        let mut uncharged = out.family("tidegate_uncharged_total", MetricType::Counter, help);
+        for (name, rule) in &rules {
+            uncharged.sample("", &[("rule", name)], rule.uncharged());
+        }
         let help = "Decisions made locally because the store was unavailable.";
         let mut fallback =
             out.family("tidegate_fallback_decisions_total", MetricType::Counter, help);

@@ -15,6 +15,7 @@ pub struct RuleMetrics {
     decisions: [[AtomicU64; OUTCOMES.len()]; Source::ALL.len()],
     errors: AtomicU64,
     shadow_denied: AtomicU64,
+    uncharged: AtomicU64,
 }
 
 /// Calls by their outcome. Calls in `would_deny` and `fallback` are also in `allowed` or `denied`.
@@ -76,6 +77,16 @@ impl RuleMetrics {
     /// Allowed calls that a shadow limit would have denied.
     pub fn shadow_denied(&self) -> u64 {
         self.shadow_denied.load(Ordering::Relaxed)
+    }
+
+    /// Counts permits that settling a reservation could not charge.
+    pub fn count_uncharged(&self, permits: u64) {
+        self.uncharged.fetch_add(permits, Ordering::Relaxed);
+    }
+
+    /// Permits that settling a reservation could not charge.
+    pub fn uncharged(&self) -> u64 {
+        self.uncharged.load(Ordering::Relaxed)
     }
 
     /// Decisions made locally because the store was unavailable.

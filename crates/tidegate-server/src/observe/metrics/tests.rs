@@ -151,6 +151,7 @@ fn every_family_exists_from_the_start_with_its_type() {
             ("tidegate_store_resets_total", "counter"),
             ("tidegate_store_up", "gauge"),
             ("tidegate_tracked_keys", "gauge"),
+            ("tidegate_uncharged_total", "counter"),
             ("tidegate_waiting_requests", "gauge"),
             ("tidegate_waits_refused_total", "counter"),
         ]

@@ -1,6 +1,7 @@
 //! JSON bodies of check and reservation calls.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
-use tidegate::{Key, Micros, RuleCheck, RuleLimit, Verdict, Wait};
+use tidegate::{Cost, Key, Micros, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
 
 use super::problem::HttpProblem;
 use crate::check::{CheckDecision, CheckService};
@@ -136,6 +137,18 @@ pub(crate) struct CheckBody {
     #[serde(default)]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub ttl_ms: Option<u64>,
+    /// Charge what is reserved at the deadline, whatever the rules say. By default each rule
+    /// decides, by its `on_expiry`.
+    #[serde(default)]
+    pub on_expiry: Option<OnExpiryBody>,
+}
+
+/// What a request can ask for when a reservation expires: only what is stricter.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OnExpiryBody {
+    /// Charge what is reserved.
+    Charge,
 }
 
 /// How to settle or renew a reservation: the body of several calls, as [`CheckBody`] is.
@@ -144,14 +157,92 @@ pub(crate) struct CheckBody {
 pub(crate) struct SettleBody {
     /// Reservation id.
     pub reservation: String,
-    /// Actual cost; default: the reserved cost.
+    /// Actual cost of each rule, if all were reserved at one cost; default: the reserved cost.
     #[serde(default)]
-    #[schemars(range(max = 4_294_967_296_u64))]
     pub cost: Option<u64>,
+    /// Actual cost by rule. Rules that are not named are charged what was reserved.
+    #[serde(default)]
+    pub costs: Option<CostsBody>,
     /// New lifetime from now; default 60000.
     #[serde(default)]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub ttl_ms: Option<u64>,
+}
+
+/// Actual costs by rule, or by rule and key.
+#[derive(Clone, JsonSchema, Debug)]
+#[serde(untagged)]
+pub(crate) enum CostsBody {
+    /// Cost by rule.
+    Rules(BTreeMap<String, u64>),
+    /// For a rule that was reserved with several keys.
+    Keys(#[schemars(with = "Vec<CostItem>", length(max = 16))] Vec<StrictObject<CostItem>>),
+}
+
+/// The actual cost of one rule and key.
+#[derive(Clone, Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CostItem {
+    /// The name of the rule.
+    pub rule: String,
+    /// Its key, if the rule was reserved with several.
+    #[serde(default)]
+    pub key: Option<KeyBody>,
+    /// The actual cost.
+    pub cost: u64,
+}
+
+/// Written by hand for its error message; that of `untagged` names no type.
+impl<'de> Deserialize<'de> for CostsBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CostsVisitor;
+        impl<'de> Visitor<'de> for CostsVisitor {
+            type Value = CostsBody;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of costs by rule, or an array")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, rules: A) -> Result<CostsBody, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(rules)).map(CostsBody::Rules)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<CostsBody, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(items)).map(CostsBody::Keys)
+            }
+        }
+        deserializer.deserialize_any(CostsVisitor)
+    }
+}
+
+impl SettleBody {
+    /// The costs by rule, in order.
+    pub(crate) fn each<'a>(&'a self) -> Result<Vec<RuleCost<'a>>, HttpProblem> {
+        let each: Vec<RuleCost<'a>> = match &self.costs {
+            None => return Ok(Vec::new()),
+            Some(CostsBody::Rules(rules)) => {
+                let cost =
+                    |(rule, cost): (&'a String, &u64)| RuleCost::new(rule, Cost::total(*cost));
+                rules.iter().map(cost).collect()
+            }
+            Some(CostsBody::Keys(items)) => {
+                let cost = |StrictObject(item): &'a StrictObject<CostItem>| RuleCost {
+                    rule: &item.rule,
+                    key: item.key.as_ref().map(KeyBody::key),
+                    cost: Cost::total(item.cost),
+                };
+                items.iter().map(cost).collect()
+            }
+        };
+        if self.cost.is_some() {
+            return Err(HttpProblem::field("costs", "cost and costs exclude each other"));
+        }
+        if each.is_empty() || each.len() > CheckService::MAX_CHECKS {
+            let detail = format!("{} costs; use 1 to {}", each.len(), CheckService::MAX_CHECKS);
+            return Err(HttpProblem::field("costs", detail));
+        }
+        Ok(each)
+    }
 }
 
 impl CheckBody {
@@ -217,13 +308,16 @@ pub(crate) struct CallBody {
 }
 
 impl CallBody {
-    pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", &["ttl_ms"]);
-    pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", &["ttl_ms", "wait_ms"]);
-    pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", &["ttl_ms", "wait_ms"]);
+    pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", &["ttl_ms", "on_expiry"]);
+    pub(crate) const RECORD: Self =
+        Self::new("/v1/record", "RecordBody", &["ttl_ms", "on_expiry", "wait_ms"]);
+    pub(crate) const REFUND: Self =
+        Self::new("/v1/refund", "RefundBody", &["ttl_ms", "on_expiry", "wait_ms"]);
     pub(crate) const RESERVE: Self = Self::new("/v1/reserve", "ReserveBody", &["wait_ms"]);
     pub(crate) const COMMIT: Self = Self::new("/v1/commit", "CommitBody", &["ttl_ms"]);
-    pub(crate) const CANCEL: Self = Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost"]);
-    pub(crate) const RENEW: Self = Self::new("/v1/renew", "RenewBody", &["cost"]);
+    pub(crate) const CANCEL: Self =
+        Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost", "costs"]);
+    pub(crate) const RENEW: Self = Self::new("/v1/renew", "RenewBody", &["cost", "costs"]);
     /// Calls with a [`CheckBody`].
     pub(crate) const CHECKS: [Self; 4] = [Self::CHECK, Self::RECORD, Self::REFUND, Self::RESERVE];
     /// Calls with a [`SettleBody`].
@@ -245,7 +339,11 @@ impl CallBody {
 impl CheckBody {
     /// Refuses fields that the call does not use.
     pub(crate) fn of(self, call: CallBody) -> Result<Self, HttpProblem> {
-        call.refuse(&[("ttl_ms", self.ttl_ms.is_some()), ("wait_ms", self.wait_ms.is_some())])?;
+        call.refuse(&[
+            ("ttl_ms", self.ttl_ms.is_some()),
+            ("on_expiry", self.on_expiry.is_some()),
+            ("wait_ms", self.wait_ms.is_some()),
+        ])?;
         Ok(self)
     }
 }
@@ -253,7 +351,11 @@ impl CheckBody {
 impl SettleBody {
     /// Refuses fields that the call does not use.
     pub(crate) fn of(self, call: CallBody) -> Result<Self, HttpProblem> {
-        call.refuse(&[("ttl_ms", self.ttl_ms.is_some()), ("cost", self.cost.is_some())])?;
+        call.refuse(&[
+            ("ttl_ms", self.ttl_ms.is_some()),
+            ("cost", self.cost.is_some()),
+            ("costs", self.costs.is_some()),
+        ])?;
         Ok(self)
     }
 }
@@ -325,7 +427,7 @@ pub(crate) struct DecisionBody<'a> {
     /// `reserve`, `renew`: lifetime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<u64>,
-    /// `commit`, `cancel`, `renew`: the reservation had already expired.
+    /// `renew`: the reservation had already expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expired: Option<bool>,
     /// `refund`: permits returned.
@@ -333,6 +435,80 @@ pub(crate) struct DecisionBody<'a> {
     pub refunded: Option<u64>,
     /// Verdict of each enforced limit, in order.
     pub rules: Vec<VerdictBody<'a>>,
+}
+
+/// What settling a reservation has charged. The work was done: nothing is allowed or denied.
+#[derive(Serialize, JsonSchema, Debug)]
+pub(crate) struct SettlementBody<'a> {
+    /// Id of the reservation.
+    pub reservation: &'a str,
+    /// The reservation has ended, now or before.
+    pub settled: bool,
+    /// Its deadline had passed.
+    pub late: bool,
+    /// A limit is now above its capacity, which concerns the next requests.
+    pub overdrawn: bool,
+    /// Milliseconds that a queue delays what was charged.
+    pub delay_ms: u64,
+    /// Where it was settled: `memory`, `redis` or `fallback`.
+    pub source: &'a str,
+    /// Each enforced limit, in order.
+    pub rules: Vec<SettledRuleBody<'a>>,
+}
+
+/// What settling a reservation has charged to one limit, and its state now.
+#[derive(Serialize, JsonSchema, Debug)]
+pub(crate) struct SettledRuleBody<'a> {
+    /// Rule of the limit.
+    pub rule: &'a str,
+    /// Name of the limit in headers.
+    pub policy: Cow<'a, str>,
+    /// What was reserved.
+    pub reserved: u64,
+    /// What was charged in total.
+    pub charged: u64,
+    /// What was not charged: debt is limited to twice the capacity, and one cost to 2^32.
+    pub uncharged: u64,
+    /// Capacity of the limit.
+    pub limit: u64,
+    /// Remaining permits.
+    pub remaining: u64,
+    /// Milliseconds until the limit is fully recovered.
+    pub reset_after_ms: u64,
+    /// The rule no longer exists.
+    #[serde(skip_serializing_if = "is_false")]
+    pub gone: bool,
+}
+
+impl<'a> SettlementBody<'a> {
+    pub(crate) fn new(
+        reservation: &'a str,
+        settled: &'a CheckDecision,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> Self {
+        let decision = &settled.decision;
+        let rules = settled.named_verdicts().zip(decision.settled());
+        let rules = rules.map(|((policy, limit, verdict), cost)| SettledRuleBody {
+            rule: limit.rule(),
+            policy,
+            reserved: cost.reserved.get(),
+            charged: cost.charged.get(),
+            uncharged: cost.uncharged.get(),
+            limit: verdict.limit,
+            remaining: verdict.remaining,
+            reset_after_ms: millis(verdict.reset_after),
+            gone: is_gone(limit.rule()),
+        });
+        Self {
+            reservation,
+            settled: true,
+            late: decision.expired(),
+            overdrawn: !decision.allowed(),
+            delay_ms: millis(decision.delay()),
+            source: decision.source.name(),
+            rules: rules.collect(),
+        }
+    }
 }
 
 /// Verdict of one limit.

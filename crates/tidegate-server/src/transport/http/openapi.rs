@@ -11,7 +11,7 @@ use super::handlers::overrides::{OverrideBody, OverrideChangeBody, OverridesBody
 use super::handlers::rules::{RuleBody, RulesBody};
 use super::handlers::simulate::{SimulateBody, SimulateResponse};
 use super::handlers::status::StatusBody;
-use super::json::{CallBody, CheckBody, DecisionBody, SettleBody};
+use super::json::{CallBody, CheckBody, DecisionBody, SettleBody, SettlementBody};
 use super::problem::ProblemBody;
 use super::response;
 use crate::check::explain::Explanation;
@@ -86,6 +86,7 @@ fn schemas() -> Value {
     responses.subschema_for::<DecisionBody<'_>>();
     responses.subschema_for::<Explanation>();
     responses.subschema_for::<InspectionBody<'_>>();
+    responses.subschema_for::<SettlementBody<'_>>();
     responses.subschema_for::<OverrideBody>();
     responses.subschema_for::<OverridesBody>();
     responses.subschema_for::<ProblemBody>();

@@ -115,7 +115,9 @@ impl From<CheckError> for HttpProblem {
             CheckError::Refused(refusal) => match refusal {
                 Refusal::UnknownRule(_) | Refusal::ConcurrencyNeedsHold => Some("rule"),
                 Refusal::KeyTooLong => Some("key"),
-                Refusal::Cost(_) | Refusal::EmptyHold => Some("cost"),
+                Refusal::Cost(_) | Refusal::EmptyHold | Refusal::DifferentCosts(_) => Some("cost"),
+                Refusal::NotHeld(_) | Refusal::CostOfSeveral(_) => Some("costs"),
+                Refusal::NothingToHold => Some("rule"),
                 Refusal::IdLength(_) | Refusal::IdReused => Some("id"),
                 Refusal::UnknownHold | Refusal::AlreadySettled => Some("reservation"),
                 Refusal::HoldLength => Some("ttl_ms"),

@@ -43,6 +43,6 @@ pub(crate) fn decided(decision: &CheckDecision) -> Response {
 }
 
 /// The state of limits after a call that is never denied: status 200, without `Retry-After`.
-pub(crate) fn standing(decision: &CheckDecision, body: &DecisionBody<'_>) -> Response {
+pub(crate) fn standing(decision: &CheckDecision, body: &impl serde::Serialize) -> Response {
     json(StatusCode::OK, standing_headers(decision), body)
 }

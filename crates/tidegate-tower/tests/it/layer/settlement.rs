@@ -11,7 +11,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body::Frame;
 use tidegate::policy::OnMissingKey;
-use tidegate::{Key, Limiter, ManualClock};
+use tidegate::{Key, Limiter, ManualClock, Memory, Rule, Unit};
 use tidegate_tower::{CostMeter, Global, Header, RateLimitLayer, Settlement};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -250,4 +250,61 @@ async fn a_failed_request_is_charged_nothing_and_a_slot_is_not_settled() {
     assert_eq!(all().await, [(0, 5), (0, 1)]);
     drop((sender, response));
     assert_eq!(all().await, [(9, 0), (0, 0)]);
+}
+
+#[tokio::test]
+async fn each_rule_is_charged_its_own_cost() {
+    let rule =
+        |name, limit: &str, unit| Rule::new(name, [limit.parse().unwrap()]).unwrap().unit(unit);
+    let memory = || Memory::builder().clock(ManualClock::default()).build();
+    let rules = || {
+        [
+            rule("requests", "fixed-window 60/h", Unit::Requests),
+            rule("tokens", "fixed-window 10000/h", Unit::Tokens),
+            rule("money", "fixed-window 50000/h", Unit::Money),
+        ]
+    };
+    let estimate = |_: &http::request::Parts, rule: &str| match rule {
+        "tokens" => 1_500,
+        "money" => 9_000,
+        _ => 1,
+    };
+    let head = Settlement::each_from_response(|response| {
+        let number = response.headers.get("x-tokens").and_then(|n| n.to_str().ok()?.parse().ok());
+        let tokens = number.map(|tokens| ("tokens".to_string(), tokens));
+        tokens.into_iter().chain([("removed".to_string(), 7)]).collect()
+    });
+    for (settle, expected) in [(head, [1, 312, 9_000]), (Settlement::from_meter(), [1, 312, 1_873])]
+    {
+        let limiter = Limiter::with_rules(memory(), rules()).unwrap();
+        let complete = |request: Request<Body>| async move {
+            if let Some(meter) = request.extensions().get::<CostMeter>() {
+                meter.set_rule("tokens", 200);
+                meter.set_rule("money", 1_873);
+                meter.set_rule("tokens", 312);
+            }
+            ([("x-tokens", "312")], "done").into_response()
+        };
+        let layer = settling(&limiter, settle).cost_each(estimate);
+        let app = Router::new().route("/", get(complete)).layer(layer);
+        let server = TestServer::start(app).await;
+        assert_eq!(server.get("/").await.status, 200);
+        wait_until(|| async {
+            let inspected = limiter.inspect(Key::of(&[])).await.unwrap();
+            let used: Vec<u64> = inspected.iter().map(|one| one.standing.used).collect();
+            let held: u64 = inspected.iter().map(|one| one.standing.held).sum();
+            held == 0 && used == expected
+        })
+        .await;
+    }
+    // One cost for all rules: a request is still one request, and the others differ from it.
+    let limiter = Limiter::with_rules(memory(), rules()).unwrap();
+    let layer = settling(&limiter, Settlement::from_response(|_| Some(40))).cost(|_| 100);
+    let server = TestServer::start(Router::new().route("/", get(|| async {})).layer(layer)).await;
+    assert_eq!(server.get("/").await.status, 200);
+    wait_until(|| async {
+        let inspected = limiter.inspect(Key::of(&[])).await.unwrap();
+        inspected.iter().map(|one| one.standing.used).collect::<Vec<_>>() == [1, 40, 40]
+    })
+    .await;
 }

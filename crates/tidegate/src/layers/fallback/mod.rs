@@ -17,8 +17,9 @@ pub use self::caller_deadline::CallerDeadline;
 pub use self::fleet_size::FleetSize;
 use crate::engine::check_ttl;
 use crate::{
-    Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, Health, HoldKind, Inspection,
-    Key, Memory, OnStoreFailure, Op, Refusal, RuleLimit, Shards, Source,
+    Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, Health, HoldKind,
+    HoldSpec, Inspection, Key, Memory, OnStoreFailure, Op, Refusal, RuleCost, RuleLimit, Shards,
+    Source,
 };
 
 /// An engine that decides locally while the store fails. [`OnStoreFailure`] of each rule decides
@@ -161,7 +162,7 @@ impl<E: Engine> Fallback<E> {
         if !local.is_empty() {
             let call = Call { charges: &local, ..call };
             // All or none: if one rule denies, no other is charged.
-            let call = if denied && call.op.takes() { as_peek(call) } else { call };
+            let call = if denied && call.op.takes() { as_peek(call) } else { as_local_call(call) };
             decision = as_local(self.local.decide(call).now()?);
         }
         let mut verdicts = decision.verdicts.iter();
@@ -182,11 +183,27 @@ impl<E: Engine> Fallback<E> {
         Ok(decision)
     }
 
+    /// Settles or renews a hold that was made here. The costs of rules that are not counted here are
+    /// left out.
+    fn settle_locally(&self, call: Call<'_>) -> Result<Decision, EngineError> {
+        let Op::Settle { id, costs: Costs::Each(each) } = call.op else {
+            return self.local.decide(call).now();
+        };
+        let mut counted: SmallVec<[RuleCost<'_>; 2]> = each.iter().copied().collect();
+        loop {
+            let op = Op::Settle { id, costs: Costs::Each(&counted) };
+            let result = self.local.decide(Call { op, ..call }).now();
+            let Err(EngineError::Refused(Refusal::NotHeld(rule))) = &result else { return result };
+            let uncounted = rule.clone();
+            counted.retain(|cost| *cost.rule != *uncounted);
+        }
+    }
+
     /// Settles or renews a hold that was made here, whether the store is up or not.
     fn on_local_hold(&self, call: &Call<'_>) -> Option<Result<Decision, EngineError>> {
         let (Op::Settle { id, .. } | Op::Renew { id, .. }) = call.op else { return None };
         match id.location() {
-            LOCAL_HOLD => match self.local.decide(*call).now() {
+            LOCAL_HOLD => match self.settle_locally(*call) {
                 // Made by another process.
                 Err(EngineError::Refused(Refusal::UnknownHold)) => None,
                 result => Some(result.map(as_local)),
@@ -200,9 +217,21 @@ impl<E: Engine> Fallback<E> {
     }
 }
 
+/// A reservation of which only limits are counted here that are charged at once is a check; see
+/// [`EMPTY_HOLD`].
+fn as_local_call(call: Call<'_>) -> Call<'_> {
+    let holds = call.charges.iter().any(|charge| call.op.holds(charge.limit));
+    match call.op {
+        Op::Hold(HoldSpec { kind: HoldKind::Reservation, .. }) if !holds => {
+            Call { op: Op::Check, ..call }
+        }
+        _ => call,
+    }
+}
+
 /// Whether the operation makes sense without the store. Consumption counted there can only be given
 /// back there.
-fn has_local_meaning(op: Op) -> bool {
+fn has_local_meaning(op: Op<'_>) -> bool {
     match op {
         Op::Check | Op::Peek | Op::Record => true,
         Op::Hold(hold) => !hold.is_loan(),

@@ -13,7 +13,7 @@ use super::constants;
 use super::loan::{EndedLoan, Loan};
 use crate::engine::Refusal;
 use crate::fingerprint::fingerprint;
-use crate::{Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, HoldId, Op};
+use crate::{Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, HoldId, Op};
 
 /// The store and the loans from it.
 pub(crate) struct LoanManager<E> {
@@ -94,7 +94,7 @@ impl<E: Engine> LoanManager<E> {
     }
 
     fn settle_once(&self, ended: &EndedLoan) -> EngineFuture<'_, Decision> {
-        let op = Op::Settle { id: ended.loan.id, cost: Some(Cost::total(ended.loan.spent)) };
+        let op = Op::Settle { id: ended.loan.id, costs: Costs::All(Cost::total(ended.loan.spent)) };
         self.store.decide(Call { op, charges: &[], idempotency_key: None })
     }
 

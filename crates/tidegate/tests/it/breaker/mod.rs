@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use testkit::engines::{BreakerFixture, RULE, StoreMode, charge, limit};
 use tidegate::{
-    Breaker, Call, Charge, Circuit, Clock, Cost, Engine, EngineError, EngineFuture, Expiry, HoldId,
-    ManualClock, Micros, Op, Refusal,
+    Breaker, Call, Charge, Circuit, Clock, Cost, Costs, Engine, EngineError, EngineFuture, Expiry,
+    HoldId, ManualClock, Micros, Op, Refusal,
 };
 
 #[test]
@@ -363,7 +363,7 @@ fn every_operation_is_guarded() {
     ] {
         assert!(bench.breaker.decide(call(op)).now().is_err(), "{op:?}");
     }
-    for op in [Op::Settle { id, cost: Some(Cost::ONE) }, Op::Renew { id, ttl }] {
+    for op in [Op::Settle { id, costs: Costs::All(Cost::ONE) }, Op::Renew { id, ttl }] {
         assert!(bench.breaker.decide(of_hold(op)).now().is_err(), "{op:?}");
     }
     assert!(bench.breaker.inspect(&limit, "k".into()).now().is_err());

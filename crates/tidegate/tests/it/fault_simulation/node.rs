@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use tidegate::{
-    Breaker, BreakerEvent, Call, Charge, Cost, Decision, DenyCache, Engine, EngineError, Expiry,
-    Fallback, HoldId, IdempotencyKey, Lease, Micros, Op, Refusal, Source,
+    Breaker, BreakerEvent, Call, Charge, Cost, Costs, Decision, DenyCache, Engine, EngineError,
+    Expiry, Fallback, HoldId, IdempotencyKey, Lease, Micros, Op, Refusal, Source,
 };
 use tidegate_model::TraceRng;
 use tokio::task::AbortHandle;
@@ -163,8 +163,8 @@ async fn serve(world: Arc<World>, node: Arc<Node>, row: usize, request: Request)
             call.op = Op::hold(id, HOLD, Expiry::Release);
         }
         Kind::Settle { hold, used, .. } => {
-            let cost = Some(Cost::total(*used));
-            call = Call { op: Op::Settle { id: *hold, cost }, charges: &[], idempotency_key: None };
+            let op = Op::Settle { id: *hold, costs: Costs::All(Cost::total(*used)) };
+            call = Call { op, charges: &[], idempotency_key: None };
         }
         Kind::Renew { hold } => {
             let op = Op::Renew { id: *hold, ttl: HOLD };

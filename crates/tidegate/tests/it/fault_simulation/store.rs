@@ -15,7 +15,7 @@ use crate::fault_simulation::traffic::Kind;
 /// A call in flight, with everything that it refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
-    pub(crate) op: Op,
+    pub(crate) op: Op<'static>,
     /// Subjects by number, each with a cost.
     pub(crate) charges: Vec<(usize, u64)>,
     pub(crate) once: Option<String>,

@@ -173,7 +173,8 @@ impl State {
         }
         let once = call.idempotency_key.map(|id| id.as_str().to_string());
         let kind = row.map(|row| self.log.rows[row].request.kind.clone());
-        Packet { op: call.op, charges, once, kind, row, incarnation: incarnation.number }
+        let op = crate::enter::owned_op(call.op);
+        Packet { op, charges, once, kind, row, incarnation: incarnation.number }
     }
 
     /// The fate of a packet depends on its content and on the number of equal packets before it. It

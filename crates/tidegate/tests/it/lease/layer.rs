@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{
-    Call, Charge, Clock, Cost, Decision, DenyCache, Engine, EngineError, EngineFuture, Fallback,
-    Health, HoldId, IdempotencyKey, Inspection, Key, Lease, LeaseSize, Limiter, ManualClock,
-    Memory, Micros, Op, PolicyRule, Refusal, Rule, RuleLimit, Source, StoreEvent,
+    Call, Charge, Clock, Cost, Costs, Decision, DenyCache, Engine, EngineError, EngineFuture,
+    Fallback, Health, HoldId, IdempotencyKey, Inspection, Key, Lease, LeaseSize, Limiter,
+    ManualClock, Memory, Micros, Op, PolicyRule, Refusal, Rule, RuleLimit, Source, StoreEvent,
 };
 use tidegate_model::print_line;
 
@@ -44,7 +44,12 @@ async fn drive<T>(cluster: &LeaseCluster, future: impl Future<Output = T>) -> T 
     }
 }
 
-async fn decide(cluster: &LeaseCluster, node: &Node, op: Op, charges: &[Charge<'_>]) -> Decision {
+async fn decide(
+    cluster: &LeaseCluster,
+    node: &Node,
+    op: Op<'_>,
+    charges: &[Charge<'_>],
+) -> Decision {
     drive(cluster, node.lease.decide(Call { op, charges, idempotency_key: None })).await.unwrap()
 }
 
@@ -263,7 +268,7 @@ fn enter_is_charged_and_takes_a_slot_in_the_store() {
         assert!(decide(&cluster, &node, enter(), &both).await.allowed());
         assert!(!decide(&cluster, &node, enter(), &both).await.allowed());
         assert_eq!(node.unspent(), before);
-        let leave = Op::Settle { id: first.hold().unwrap(), cost: Some(Cost::ZERO) };
+        let leave = Op::Settle { id: first.hold().unwrap(), costs: Costs::All(Cost::ZERO) };
         decide(&cluster, &node, leave, &[]).await;
         assert!(decide(&cluster, &node, enter(), &both).await.allowed());
     });

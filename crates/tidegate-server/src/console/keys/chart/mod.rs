@@ -70,7 +70,7 @@ mod tests {
                 ("some", Operation::Check, 1),
                 ("most", Operation::Check, capacity.saturating_sub(1).max(1)),
                 ("debt", Operation::Record, capacity.saturating_mul(2).max(1)),
-                ("held", Operation::Reserve(Some(Duration::from_secs(5))), 1),
+                ("held", Operation::Reserve(Some(Duration::from_secs(5)).into()), 1),
             ] {
                 let target = service.adhoc_limit(text).unwrap();
                 let request =

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use tidegate::{Cost, Costs, Rule};
 
-use crate::check::{CheckError, CheckService, Operation, SettleAction};
+use crate::check::{CheckError, CheckService, Operation, ReserveOptions, SettleAction};
 use crate::transport::auth::AccessLevel;
-use crate::transport::http::json::{CallBody, CheckBody, DecisionBody, SettleBody};
+use crate::transport::http::json::{CallBody, CheckBody, DecisionBody, SettleBody, SettlementBody};
 use crate::transport::http::problem::HttpProblem;
 use crate::transport::http::response;
 use crate::transport::http::state::AppState;
@@ -19,7 +20,10 @@ pub(crate) async fn reserve(
 ) -> Result<Response, HttpProblem> {
     let body: CheckBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::RESERVE)?;
-    let operation = Operation::Reserve(body.ttl_ms.map(Duration::from_millis));
+    let operation = Operation::Reserve(ReserveOptions {
+        ttl: body.ttl_ms.map(Duration::from_millis),
+        charge_on_expiry: body.on_expiry.is_some(),
+    });
     let decision =
         app.service.run(operation, &body.checks(&app.service)?, body.id.as_deref()).await?;
     Ok(response::decided(&decision))
@@ -32,7 +36,13 @@ pub(crate) async fn commit(
 ) -> Result<Response, HttpProblem> {
     let body: SettleBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::COMMIT)?;
-    settle(&app, &body.reservation, SettleAction::Commit(body.cost)).await
+    let each = body.each()?;
+    let costs = match body.cost {
+        _ if body.costs.is_some() => Costs::Each(&each),
+        Some(cost) => Costs::All(Cost::total(cost)),
+        None => Costs::AsHeld,
+    };
+    settle(&app, &body.reservation, SettleAction::Commit(costs)).await
 }
 
 /// `POST /v1/cancel`
@@ -53,13 +63,22 @@ pub(crate) async fn renew(
     let body: SettleBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::RENEW)?;
     let ttl = body.ttl_ms.map_or(CheckService::DEFAULT_TTL, Duration::from_millis);
-    settle(&app, &body.reservation, SettleAction::Renew(ttl)).await
-}
-
-async fn settle(app: &AppState, id: &str, action: SettleAction) -> Result<Response, HttpProblem> {
-    let id = id.parse().map_err(CheckError::Refused)?;
-    let decision = app.service.settle(id, action).await?;
+    let id = body.reservation.parse().map_err(CheckError::Refused)?;
+    let decision = app.service.settle(id, SettleAction::Renew(ttl)).await?;
     let expired = Some(decision.decision.expired());
     let body = DecisionBody { expired, reservation: None, ..DecisionBody::new(&decision) };
+    Ok(response::standing(&decision, &body))
+}
+
+async fn settle(
+    app: &AppState,
+    reservation: &str,
+    action: SettleAction<'_>,
+) -> Result<Response, HttpProblem> {
+    let id = reservation.parse().map_err(CheckError::Refused)?;
+    let decision = app.service.settle(id, action).await?;
+    let policy = app.service.active();
+    let is_gone = |rule: &str| policy.policy.rule(rule).is_none() && rule != Rule::ADHOC;
+    let body = SettlementBody::new(reservation, &decision, is_gone);
     Ok(response::standing(&decision, &body))
 }

@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
-use tidegate::{Key, Rule, RuleCheck};
+use tidegate::{Cost, Key, Rule, RuleCheck, RuleCost};
 
 use super::args::CommandArgs;
-use super::encode::write_decision;
+use super::encode::{write_decision, write_decisions};
 use super::errors::{ErrorText, SYNTAX, error_text};
 use crate::check::{CheckService, Operation};
 use crate::transport::resp::reply::ReplyEncoder;
@@ -80,29 +80,38 @@ pub(crate) async fn check_many(
     service: &CheckService,
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
-    let count = usize::try_from(args.integer()?).map_err(|_| SYNTAX)?;
-    if count == 0 || count > CheckService::MAX_CHECKS {
-        return Err("ERR the number of checks must be from 1 to 16");
-    }
-    let mut checks: SmallVec<[RuleCheck<'_>; 4]> = SmallVec::new();
-    let mut first = "";
-    for nth in 0..count {
-        let (rule, key) = (args.text()?, Key::from(args.word()?));
-        checks.push(RuleCheck::new(rule, key).cost(args.integer()?));
-        first = if nth == 0 { rule } else { first };
-    }
+    let named = rule_costs(args)?;
     args.end()?;
+    let checks = rule_checks(&named);
     let peeks = checks.iter().all(|check| check.cost == 0);
     let operation = if peeks { Operation::Peek } else { Operation::Check };
     let decision = service.run(operation, &checks, None).await.map_err(error_text)?;
     reply.array(9);
-    write_decision(&decision, first, reply);
-    reply.array(decision.verdicts().count());
-    for each in decision.each() {
-        reply.array(8);
-        write_decision(&each, first, reply);
-    }
+    write_decisions(&decision, named[0].rule, reply);
     Ok(())
+}
+
+/// A rule, a key and a cost for each.
+pub(super) type RuleCosts<'a> = SmallVec<[RuleCost<'a>; 4]>;
+
+/// `n rule key cost ..`
+pub(super) fn rule_costs<'a>(args: &mut CommandArgs<'a>) -> Result<RuleCosts<'a>, ErrorText> {
+    let count = usize::try_from(args.integer()?).map_err(|_| SYNTAX)?;
+    if count == 0 || count > CheckService::MAX_CHECKS {
+        return Err("ERR the number of checks must be from 1 to 16");
+    }
+    let mut one = || {
+        let (rule, key) = (args.text()?, Key::from(args.word()?));
+        Ok(RuleCost { rule, key: Some(key), cost: Cost::total(args.integer()?) })
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+pub(super) fn rule_checks<'a>(named: &[RuleCost<'a>]) -> SmallVec<[RuleCheck<'a>; 4]> {
+    let check = |RuleCost { rule, key, cost }: &RuleCost<'a>| {
+        RuleCheck::new(rule, key.unwrap_or(Key::of(&[]))).cost(cost.get())
+    };
+    named.iter().map(check).collect()
 }
 
 /// `TG.RECORD rule key cost`

@@ -30,6 +30,32 @@ pub(crate) fn write_decision(checked: &CheckDecision, name: &str, reply: &mut Re
         .bulk(decision.source.name().as_bytes());
 }
 
+/// The eight elements of a decision, then an array of eight for each limit.
+pub(crate) fn write_decisions(decision: &CheckDecision, name: &str, reply: &mut ReplyEncoder) {
+    write_decision(decision, name, reply);
+    reply.array(decision.verdicts().count());
+    for each in decision.each() {
+        reply.array(8);
+        write_decision(&each, name, reply);
+    }
+}
+
+/// Whether a reservation was settled, late, and left a limit overdrawn; then for each limit its
+/// rule, what was reserved, charged and not charged, and what remains.
+pub(crate) fn write_settlement(checked: &CheckDecision, reply: &mut ReplyEncoder) {
+    let decision = &checked.decision;
+    reply.array(4).integer(1).integer(decision.expired().into());
+    reply.integer((!decision.allowed()).into());
+    reply.array(decision.settled().len());
+    for ((limit, verdict), cost) in checked.verdicts().zip(decision.settled()) {
+        reply.array(5).bulk(limit.rule().as_bytes());
+        for permits in [cost.reserved, cost.charged, cost.uncharged] {
+            reply.integer(integer(permits.get()));
+        }
+        reply.integer(integer(verdict.remaining));
+    }
+}
+
 /// Milliseconds, rounded up; -1 for never.
 fn wait_millis(wait: Wait) -> i64 {
     wait.span().map_or(-1, millis)

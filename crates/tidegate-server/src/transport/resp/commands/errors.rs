@@ -75,6 +75,14 @@ pub(crate) fn refusal_text(refusal: &Refusal) -> ErrorText {
         Refusal::IdReused => "ERR the ID was used for another request; use a new one",
         Refusal::UnknownHold => "ERR no such reservation, or its record was forgotten",
         Refusal::AlreadySettled => "ERR the reservation was settled differently",
+        Refusal::DifferentCosts(_) => {
+            "ERR the reservation holds rules with different costs; use TG.COMMIT id COSTS .."
+        }
+        Refusal::NotHeld(_) => "ERR the reservation holds no permits of this rule and key",
+        Refusal::CostOfSeveral(_) => "ERR two costs of one rule and key; name each once",
+        Refusal::NothingToHold => {
+            "ERR nothing to reserve: the rules are charged when they are reserved; use TG.CHECK"
+        }
         Refusal::EmptyHold => "ERR cannot reserve a cost of 0",
         Refusal::HoldLength => "ERR TTL out of range; 1 ms to 1 h, or the lease of the limit",
         Refusal::ConcurrencyNeedsHold => {

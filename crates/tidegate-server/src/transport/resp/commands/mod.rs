@@ -88,6 +88,7 @@ async fn dispatch(
         }
         CommandId::Reset => check::reset(args, session, service, reply).await,
         CommandId::Reserve => reservation::reserve(args, service, reply).await,
+        CommandId::ReserveMany => reservation::reserve_many(args, service, reply).await,
         CommandId::Commit => reservation::commit(args, service, reply).await,
         CommandId::Cancel => reservation::cancel(args, service, reply).await,
         CommandId::Renew => reservation::renew(args, service, reply).await,

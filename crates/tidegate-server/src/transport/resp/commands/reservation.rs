@@ -1,14 +1,15 @@
-//! TG.RESERVE, TG.COMMIT, TG.CANCEL and TG.RENEW.
+//! TG.RESERVE, TG.MRESERVE, TG.COMMIT, TG.CANCEL and TG.RENEW.
 
-use tidegate::{HoldId, Key, RuleCheck};
+use tidegate::{Cost, Costs, HoldId, Key, RuleCheck};
 
 use super::args::CommandArgs;
-use super::encode::write_decision;
-use super::errors::{ErrorText, error_text, refusal_text};
-use crate::check::{CheckService, Operation, SettleAction};
+use super::check::{rule_checks, rule_costs};
+use super::encode::{write_decision, write_decisions, write_settlement};
+use super::errors::{ErrorText, SYNTAX, error_text, refusal_text};
+use crate::check::{CheckDecision, CheckService, Operation, ReserveOptions, SettleAction};
 use crate::transport::resp::reply::ReplyEncoder;
 
-/// `TG.RESERVE rule key cost [TTL ms]`
+/// `TG.RESERVE rule key cost [TTL ms] [ID id] [EXPIRY CHARGE]`
 pub(crate) async fn reserve(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
@@ -16,28 +17,76 @@ pub(crate) async fn reserve(
 ) -> Result<(), ErrorText> {
     let (rule, key) = (args.text()?, Key::from(args.word()?));
     let check = RuleCheck::new(rule, key).cost(args.integer()?);
-    let ttl = if args.take("TTL") { Some(args.millis()?) } else { None };
-    args.end()?;
-    let decision =
-        service.run(Operation::Reserve(ttl), &[check], None).await.map_err(error_text)?;
+    let decision = reserve_each(args, &[check], service).await?;
     reply.array(9);
-    match decision.decision.hold() {
-        Some(id) => reply.bulk(id.to_string().as_bytes()),
-        None => reply.null(),
-    };
+    write_id(&decision, reply);
     write_decision(&decision, rule, reply);
     Ok(())
 }
 
-/// `TG.COMMIT id [cost]`. Without a cost, the reserved cost is charged.
+/// `TG.MRESERVE n rule key cost .. [TTL ms] [ID id] [EXPIRY CHARGE]`: reserves all or none.
+pub(crate) async fn reserve_many(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let named = rule_costs(args)?;
+    let decision = reserve_each(args, &rule_checks(&named), service).await?;
+    reply.array(10);
+    write_id(&decision, reply);
+    write_decisions(&decision, named[0].rule, reply);
+    Ok(())
+}
+
+/// Reads the options of a reservation, and makes it.
+async fn reserve_each(
+    args: &mut CommandArgs<'_>,
+    checks: &[RuleCheck<'_>],
+    service: &CheckService,
+) -> Result<CheckDecision, ErrorText> {
+    let (mut options, mut id) = (ReserveOptions::default(), None);
+    while args.len() > 0 {
+        if options.ttl.is_none() && args.take("TTL") {
+            options.ttl = Some(args.millis()?);
+        } else if id.is_none() && args.take("ID") {
+            id = Some(args.text()?);
+        } else if !options.charge_on_expiry && args.take("EXPIRY") && args.take("CHARGE") {
+            options.charge_on_expiry = true;
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    service.run(Operation::Reserve(options), checks, id).await.map_err(error_text)
+}
+
+fn write_id(decision: &CheckDecision, reply: &mut ReplyEncoder) {
+    match decision.decision.hold() {
+        Some(id) => reply.bulk(id.to_string().as_bytes()),
+        None => reply.null(),
+    };
+}
+
+/// `TG.COMMIT id [cost]`, `TG.COMMIT id COSTS n rule key cost ..`. What has no cost is charged as
+/// reserved.
 pub(crate) async fn commit(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
     let id = id(args)?;
-    let cost = if args.len() > 0 { Some(args.integer()?) } else { None };
-    settle(id, SettleAction::Commit(cost), args, service, reply).await
+    if args.take("COSTS") {
+        let costs = rule_costs(args)?;
+        args.end()?;
+        let action = SettleAction::Commit(Costs::Each(&costs));
+        let settled = service.settle(id, action).await.map_err(error_text)?;
+        write_settlement(&settled, reply);
+        return Ok(());
+    }
+    let costs = match args.len() {
+        0 => Costs::AsHeld,
+        _ => Costs::All(Cost::total(args.integer()?)),
+    };
+    settle(id, SettleAction::Commit(costs), args, service, reply).await
 }
 
 /// `TG.CANCEL id`
@@ -61,7 +110,7 @@ pub(crate) async fn renew(
 
 async fn settle(
     id: HoldId,
-    action: SettleAction,
+    action: SettleAction<'_>,
     args: &CommandArgs<'_>,
     service: &CheckService,
     reply: &mut ReplyEncoder,

@@ -11,6 +11,7 @@ pub(crate) enum CommandId {
     Limit,
     CheckMany,
     Reserve,
+    ReserveMany,
     Commit,
     Cancel,
     Renew,
@@ -42,7 +43,7 @@ impl CommandId {
     pub(crate) fn uses_limits(self) -> bool {
         match self {
             Self::Throttle | Self::Check | Self::Peek | Self::Limit | Self::CheckMany => true,
-            Self::Reserve | Self::Commit | Self::Cancel | Self::Renew => true,
+            Self::Reserve | Self::ReserveMany | Self::Commit | Self::Cancel | Self::Renew => true,
             Self::Record | Self::Refund | Self::Reset | Self::Del => true,
             Self::TideInfo | Self::Ping | Self::Echo | Self::Info | Self::Select => false,
             Self::Client | Self::Command | Self::Config => false,
@@ -93,13 +94,15 @@ pub(crate) struct KeyPositions {
 }
 
 /// All commands, the most frequent first.
-pub(crate) const COMMANDS: [CommandSpec; 30] = [
+pub(crate) const COMMANDS: [CommandSpec; 31] = [
     entry(CommandId::Throttle, "cl.throttle", -5, AccessLevel::Check).keys(1, 1, 1),
     entry(CommandId::Check, "tg.check", -3, AccessLevel::Check).keys(2, 2, 1),
     entry(CommandId::Peek, "tg.peek", 3, AccessLevel::Check).keys(2, 2, 1),
     entry(CommandId::Limit, "tg.limit", -3, AccessLevel::Check).keys(2, 2, 1),
     entry(CommandId::CheckMany, "tg.mcheck", -5, AccessLevel::Check).keys(3, -2, 3),
     entry(CommandId::Reserve, "tg.reserve", -4, AccessLevel::Check).keys(2, 2, 1),
+    // The options at the end do not allow to name the keys after the first.
+    entry(CommandId::ReserveMany, "tg.mreserve", -5, AccessLevel::Check).keys(3, 3, 1),
     entry(CommandId::Commit, "tg.commit", -2, AccessLevel::Check),
     entry(CommandId::Cancel, "tg.cancel", 2, AccessLevel::Check),
     entry(CommandId::Renew, "tg.renew", 3, AccessLevel::Check),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use tidegate::{Op, Source};
+use tidegate::{Costs, Op, Source};
 
 use super::{History, Violation, Violations};
 use crate::fault_simulation::broken_layers::LIMIT;
@@ -122,7 +122,7 @@ fn store_admissions(history: &History<'_>, subject: usize) -> Vec<(u64, u64)> {
             (Op::Hold(hold), Some(cost)) if execution.grants() && packet.is_reservation() => {
                 reserved.insert(hold.id.get(), cost);
             }
-            (Op::Settle { id, cost: Some(used) }, _) => {
+            (Op::Settle { id, costs: Costs::All(used) }, _) => {
                 let expired = reply.as_ref().is_ok_and(|decision| decision.expired());
                 let first = reply.is_ok() && !expired;
                 if let Some(max) = reserved.remove(&id.get()).filter(|_| first) {

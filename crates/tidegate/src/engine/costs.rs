@@ -1,0 +1,168 @@
+//! The actual costs of a hold, given when it is settled.
+
+use smallvec::SmallVec;
+use tidegate_core::Cost;
+
+use super::error::Refusal;
+use super::rule_limit::RuleLimit;
+use crate::Key;
+
+/// What the limits of a hold are charged when it is settled. `concurrency` limits are released, and
+/// limits that were charged when the hold was made stay as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Costs<'a> {
+    /// What was held.
+    AsHeld,
+    /// Each limit the same; zero cancels. Refused if the limits were held at different costs,
+    /// except for zero.
+    All(Cost),
+    /// The limits of these rules; those of other rules what was held.
+    Each(&'a [RuleCost<'a>]),
+}
+
+/// The actual cost of one rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RuleCost<'a> {
+    /// The name of the rule.
+    pub rule: &'a str,
+    /// The key, if the hold has several of this rule.
+    pub key: Option<Key<'a>>,
+    /// The cost of each limit of the rule.
+    pub cost: Cost,
+}
+
+impl<'a> RuleCost<'a> {
+    /// The cost of a rule that is held with one key.
+    pub fn new(rule: &'a str, cost: Cost) -> Self {
+        Self { rule, key: None, cost }
+    }
+}
+
+/// One limit and key of a hold.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldPart<'a> {
+    /// The limit.
+    pub limit: &'a RuleLimit,
+    /// The cost when the hold was made.
+    pub cost: Cost,
+    /// Whether it is held. Otherwise it was charged when the hold was made.
+    pub is_held: bool,
+}
+
+impl HeldPart<'_> {
+    /// Whether the settlement decides what is charged.
+    fn is_settled(&self) -> bool {
+        self.is_held && self.limit.limit().lease().is_none()
+    }
+}
+
+/// What settling a hold has charged to one limit.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SettledCost {
+    /// What was held, or charged when the hold was made.
+    pub reserved: Cost,
+    /// What the limit was charged in total, for the hold and its settlement.
+    pub charged: Cost,
+    /// What was not charged, because the limit takes on debt up to twice its capacity.
+    pub uncharged: Cost,
+}
+
+impl<'a> Costs<'a> {
+    /// The cost of each part that is named; `None` is what is held. `is_of(i, key)` is whether the
+    /// i-th part is of this key. An engine calls it before it settles.
+    pub fn of_parts(
+        &self,
+        parts: &[HeldPart<'_>],
+        is_of: impl Fn(usize, Key<'a>) -> bool,
+    ) -> Result<SmallVec<[Option<Cost>; 2]>, Refusal> {
+        let mut costs: SmallVec<[Option<Cost>; 2]> = SmallVec::from_elem(None, parts.len());
+        let settled = || parts.iter().filter(|part| part.is_settled());
+        match self {
+            Self::AsHeld => {}
+            Self::All(cost) => {
+                let first = settled().next();
+                let differs = first.is_some_and(|f| settled().any(|part| part.cost != f.cost));
+                if differs && !cost.is_zero() {
+                    let mut rules: Vec<&str> = settled().map(|part| part.limit.rule()).collect();
+                    rules.sort_unstable();
+                    rules.dedup();
+                    return Err(Refusal::DifferentCosts(rules.len()));
+                }
+                for (part, named) in parts.iter().zip(&mut costs) {
+                    *named = part.is_settled().then_some(*cost);
+                }
+            }
+            Self::Each(each) => {
+                for RuleCost { rule, key, cost } in *each {
+                    let is_meant = |i: &usize| {
+                        let part = &parts[*i];
+                        let is_key = key.is_none_or(|key| is_of(*i, key));
+                        part.is_settled() && part.limit.rule() == *rule && is_key
+                    };
+                    let meant: SmallVec<[usize; 2]> = (0..parts.len()).filter(is_meant).collect();
+                    if meant.is_empty() {
+                        return Err(Refusal::NotHeld((*rule).into()));
+                    }
+                    let states = meant.iter().map(|i| parts[*i].limit.state());
+                    let is_twice = states.clone().enumerate();
+                    let mut is_twice =
+                        is_twice.map(|(n, state)| states.clone().take(n).any(|s| s == state));
+                    if is_twice.any(|twice| twice) || meant.iter().any(|i| costs[*i].is_some()) {
+                        return Err(Refusal::CostOfSeveral((*rule).into()));
+                    }
+                    meant.iter().for_each(|i| costs[*i] = Some(*cost));
+                }
+            }
+        }
+        Ok(costs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Rule;
+
+    fn limit(rule: &str, text: &str) -> Arc<RuleLimit> {
+        Rule::new(rule, [text.parse().unwrap()]).unwrap().limits()[0].clone()
+    }
+
+    #[test]
+    fn costs_are_resolved_by_rule_and_key_and_refused_if_they_are_not_clear() {
+        let (requests, tokens) = (limit("requests", "60/m"), limit("tokens", "9/m"));
+        let slots = limit("slots", "concurrency 3");
+        let part = |limit, cost, is_held| HeldPart { limit, cost: Cost::total(cost), is_held };
+        let parts = [part(&*requests, 1, false), part(&*tokens, 15, true), part(&*slots, 1, true)];
+        let of = |costs: Costs<'_>| costs.of_parts(&parts, |_, _| true).map(|found| found.to_vec());
+        let three = Cost::total(3);
+        assert_eq!(of(Costs::AsHeld), Ok(vec![None; 3]));
+        assert_eq!(of(Costs::All(three)), Ok(vec![None, Some(three), None]));
+        let each = [RuleCost::new("tokens", three)];
+        assert_eq!(of(Costs::Each(&each)), Ok(vec![None, Some(three), None]));
+        for rule in ["requests", "slots", "unknown"] {
+            let refused = of(Costs::Each(&[RuleCost::new(rule, three)]));
+            assert_eq!(refused, Err(Refusal::NotHeld(rule.into())));
+        }
+        let twice = [each[0], each[0]];
+        assert_eq!(of(Costs::Each(&twice)), Err(Refusal::CostOfSeveral("tokens".into())));
+    }
+
+    #[test]
+    fn one_cost_needs_equal_costs_and_a_rule_with_several_keys_needs_the_key() {
+        let (a, b) = (limit("a", "9/m"), limit("b", "9/m"));
+        let part = |limit, cost| HeldPart { limit, cost: Cost::total(cost), is_held: true };
+        let two = Cost::total(2);
+        let unequal = [part(&*a, 1), part(&*b, 5)];
+        let of = |costs: Costs<'_>, parts: &[HeldPart<'_>]| costs.of_parts(parts, |i, _| i == 1);
+        assert_eq!(of(Costs::All(two), &unequal), Err(Refusal::DifferentCosts(2)));
+        assert!(of(Costs::All(Cost::ZERO), &unequal).is_ok());
+        assert!(of(Costs::All(two), &[part(&*a, 5), part(&*b, 5)]).is_ok());
+        let keys = [part(&*a, 1), part(&*a, 5)];
+        let of_rule = [RuleCost::new("a", two)];
+        assert_eq!(of(Costs::Each(&of_rule), &keys), Err(Refusal::CostOfSeveral("a".into())));
+        let of_key = [RuleCost { key: Some(Key::from("k")), ..of_rule[0] }];
+        assert_eq!(of(Costs::Each(&of_key), &keys).unwrap()[..], [None, Some(two)]);
+    }
+}
