@@ -383,23 +383,22 @@ impl Server {
         let router = http::router(app, &services, pages);
         let counted = metrics.clone();
         let http = acceptor.clone().run(listeners.http, drain.clone(), move |stream, drain| {
-            let open = counted.connect(ListenerKind::Http);
-            let connection = http_connection::serve(stream, router.clone(), open, deadlines, drain);
-            // An error is that of a client that disconnects.
-            async move { drop(connection.await) }
+            let (open, router) = (counted.connect(ListenerKind::Http), router.clone());
+            // Called inside: the task would have room for the future twice. An error is that of a
+            // client that disconnects.
+            async move { drop(http_connection::serve(stream, router, open, deadlines, drain).await) }
         });
         let grpc = Acceptor { kind: ListenerKind::Grpc, ..acceptor.clone() };
         let grpc = grpc.run(listeners.grpc, drain.clone(), move |stream, drain| {
-            let open = metrics.connect(ListenerKind::Grpc);
-            let connection =
-                http_connection::serve(stream, services.clone(), open, deadlines, drain);
-            async move { drop(connection.await) }
+            let (open, grpc) = (metrics.connect(ListenerKind::Grpc), services.clone());
+            async move { drop(http_connection::serve(stream, grpc, open, deadlines, drain).await) }
         });
         let resp = Acceptor { kind: ListenerKind::Resp, ..acceptor };
         let resp = resp.run(listeners.resp, drain, move |stream, drain| {
             let (service, tokens) = (service.clone(), tokens.clone());
-            let connection = resp::connection::serve(stream, service, tokens, deadlines, drain);
-            async move { drop(connection.await) }
+            async move {
+                drop(resp::connection::serve(stream, service, tokens, deadlines, drain).await);
+            }
         });
         let resp = workers.resp.handle().spawn(resp);
         ([tokio::spawn(http), tokio::spawn(grpc), resp], workers)

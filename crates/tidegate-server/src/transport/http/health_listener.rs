@@ -14,10 +14,9 @@ pub(crate) async fn serve_health(acceptor: Acceptor, listener: TcpListener, app:
     let metrics = app.service.metrics().clone();
     let router = health_router(app);
     let serve = move |stream, drain| {
-        let open = metrics.connect(ListenerKind::Http);
-        let connection = http_connection::serve(stream, router.clone(), open, deadlines, drain);
+        let (open, router) = (metrics.connect(ListenerKind::Http), router.clone());
         // An error is that of a client that disconnects.
-        async move { drop(connection.await) }
+        async move { drop(http_connection::serve(stream, router, open, deadlines, drain).await) }
     };
     acceptor.run(listener, drain, serve).await;
 }

@@ -31,6 +31,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(20);
 /// TCP keepalive: unanswered probes until the connection is closed.
 const PROBES: u32 = 3;
 
+/// Reply of an HTTP/1.1 listener that has no room for a connection or its request.
+pub(super) const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n";
+
 /// Accepts the connections of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
@@ -83,7 +86,8 @@ impl Acceptor {
         accept_pending(|| listener.accept(), admit).await;
     }
 
-    /// Spawns a task that serves the connection, or rejects it at capacity.
+    /// Spawns a task that serves the connection. At capacity, it replaces the oldest connection
+    /// without a request, or is rejected if there is none.
     fn admit<F>(
         &self,
         stream: TcpStream,
@@ -92,7 +96,11 @@ impl Acceptor {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Some(permit) = self.limit.acquire(self.kind) else {
+        let permit = self.limit.acquire(self.kind).or_else(|| {
+            self.note_full();
+            self.limit.replace_oldest(self.kind)
+        });
+        let Some(permit) = permit else {
             self.reject(stream);
             return;
         };
@@ -101,16 +109,12 @@ impl Acceptor {
         let _ = SockRef::from(&stream).set_tcp_keepalive(&probes.with_retries(PROBES));
         let drain = drain.clone();
         if self.certificates.is_none() {
-            let served = serve(stream.into(), drain);
-            tokio::spawn(async move {
-                let _permit = permit;
-                served.await;
-            });
+            let stream = ClientStream::from(stream).with_permit(permit.clone());
+            permit.set_task(tokio::spawn(serve(stream, drain)).abort_handle());
             return;
         }
-        let (acceptor, serve) = (self.clone(), serve.clone());
-        tokio::spawn(async move {
-            let _permit = permit;
+        let (acceptor, serve, held) = (self.clone(), serve.clone(), permit.clone());
+        let task = tokio::spawn(async move {
             let mut drained = drain.clone();
             // Biased: the end of a handshake and the first request may arrive in one packet.
             let stream = tokio::select! {
@@ -119,14 +123,14 @@ impl Acceptor {
                 () = drained.noticed() => return,
             };
             if let Some(stream) = stream {
-                serve(stream, drain).await;
+                serve(stream.with_permit(held), drain).await;
             }
         });
+        permit.set_task(task.abort_handle());
     }
 
-    /// Replies at once that the limit is reached, as Redis does. In the backlog of the system, a
-    /// client would wait for its timeout before it could try another server.
-    fn reject(&self, stream: TcpStream) {
+    /// Counts and logs a connection that the limit has closed: a new one, or the one it replaces.
+    fn note_full(&self) {
         static THROTTLE: LogThrottle = LogThrottle::new();
         self.metrics.count_refused(self.kind, RejectReason::Full);
         if let Some(suppressed) = THROTTLE.allow() {
@@ -137,13 +141,16 @@ impl Acceptor {
                 "connection limit reached; raise --max-connections or check for leaking clients"
             );
         }
+    }
+
+    /// Replies at once that the limit is reached, as Redis does. In the backlog of the system, a
+    /// client would wait for its timeout before it could try another server.
+    fn reject(&self, stream: TcpStream) {
         let reply: &[u8] = match (&self.certificates, self.kind) {
             // The client expects TLS or HTTP/2 frames.
             (Some(_), _) | (None, ListenerKind::Grpc) => return,
             (None, ListenerKind::Resp) => b"-ERR max number of clients reached\r\n",
-            (None, ListenerKind::Http) => {
-                b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
-            }
+            (None, ListenerKind::Http) => UNAVAILABLE,
         };
         // The send buffer of a new connection has room for a line. If not, it is closed without.
         let socket = SockRef::from(&stream);
@@ -156,7 +163,7 @@ impl Acceptor {
         let config = self.certificates.as_ref()?.config(self.kind);
         let handshake = TlsAcceptor::from(config).accept(stream);
         let error = match tokio::time::timeout(self.deadlines.handshake, handshake).await {
-            Ok(Ok(stream)) => return Some(ClientStream::Tls(Box::new(stream))),
+            Ok(Ok(stream)) => return Some(stream.into()),
             Ok(Err(error)) => error,
             Err(late) => late.into(),
         };

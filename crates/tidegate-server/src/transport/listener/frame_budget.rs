@@ -21,7 +21,7 @@ const MAX_TURN_FRAMES: u64 = 64;
 /// First bytes of an HTTP/2 client, before its frames.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of a frame header.
-const HEADER: usize = 9;
+pub(super) const FRAME_HEADER: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -31,7 +31,7 @@ const CONTINUATION: u8 = 9;
 pub(super) struct FrameBudget {
     /// Bytes before the next frame header: of the preface, then of payloads.
     skip: usize,
-    header: [u8; HEADER],
+    header: [u8; FRAME_HEADER],
     /// Bytes of `header` that have arrived.
     filled: usize,
     /// Control frames that may still arrive.
@@ -52,7 +52,7 @@ impl FrameBudget {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             skip: PREFACE.len(),
-            header: [0; HEADER],
+            header: [0; FRAME_HEADER],
             filled: 0,
             credit: MAX_CREDIT,
             credited_at: now,
@@ -73,10 +73,10 @@ impl FrameBudget {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             (self.skip, bytes) = (self.skip - skipped, &bytes[skipped..]);
-            let taken = (HEADER - self.filled).min(bytes.len());
+            let taken = (FRAME_HEADER - self.filled).min(bytes.len());
             self.header[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
             (self.filled, bytes) = (self.filled + taken, &bytes[taken..]);
-            if self.filled == HEADER {
+            if self.filled == FRAME_HEADER {
                 let [a, b, c, kind, ..] = self.header;
                 self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
                 self.filled = 0;

@@ -6,25 +6,26 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::{BoxError, Service};
 
-use super::accept::log_unexpected_tls;
+use super::accept::{UNAVAILABLE, log_unexpected_tls};
 use super::connection_monitor::ConnectionMonitor;
-use super::frame_budget::PREFACE;
+use super::frame_budget::{FRAME_HEADER, PREFACE};
 use super::panics::{Panicked, catch_panics};
+use super::partial_requests::PartialRequestBudget;
 use super::request_activity::{RequestActivity, ResponseTimeout};
 use super::stream::{ClientStream, begins_tls};
 use super::timed_stream::{HttpVersion, TimedStream};
 use super::timeouts::Timeouts;
 use crate::check::WaitCount;
-use crate::observe::metrics::OpenConnection;
+use crate::observe::metrics::{ListenerKind, OpenConnection};
 use crate::shutdown::Shutdown;
 
 /// Address of the peer of a connection; an extension of every request.
@@ -37,6 +38,8 @@ pub trait PanicResponse<B> {
     fn panic_response() -> Response<B>;
 }
 
+/// Buffer for the first head of a connection, in bytes; it grows with longer heads.
+const FIRST_CHUNK: usize = 512;
 /// Longest head of a request, in bytes.
 const MAX_HEAD: usize = 32 << 10;
 /// Most requests in flight on one HTTP/2 connection.
@@ -77,22 +80,45 @@ where
     let mut stream = stream.into();
     stream.set_nodelay();
     let mut first = BytesMut::new();
-    let detecting = detect_protocol(&mut stream, &mut first);
-    let detected = tokio::select! {
+    let reading = read_start(&mut stream, &mut first, open.listener());
+    let start = tokio::select! {
         biased;
-        detected = tokio::time::timeout(deadlines.request, detecting) => detected??,
+        start = tokio::time::timeout(deadlines.request, reading) => start??,
         () = drain.noticed() => return Ok(()),
     };
-    let version = match detected {
-        FirstBytes::Http(version) => version,
-        FirstBytes::Tls => {
+    let version = match start {
+        Start::Http(version) => version,
+        Start::Tls => {
             log_unexpected_tls(open.listener());
             return Ok(());
         }
+        Start::OverBudget => return Ok(stream.write_all(UNAVAILABLE).await?),
     };
+    // Boxed: a connection without a request does not take the memory of one with requests.
+    Box::pin(serve_requests(stream, first.freeze(), version, service, open, deadlines, drain)).await
+}
+
+/// Serves a connection whose first bytes have arrived.
+async fn serve_requests<S, B>(
+    stream: ClientStream,
+    first: Bytes,
+    version: HttpVersion,
+    service: S,
+    open: OpenConnection,
+    deadlines: Timeouts,
+    drain: Shutdown,
+) -> Result<(), BoxError>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: PanicResponse<B> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let permit = stream.permit.clone();
     let (peer, waits) = (stream.peer().map(PeerAddr), WaitCount::default());
     let activity = Arc::new(RequestActivity::default());
-    let (open, first) = (Arc::new(open), first.freeze());
+    let open = Arc::new(open);
     let stream =
         TimedStream::new(stream, first, version, activity.clone(), deadlines, open.clone());
     let watched = activity.clone();
@@ -103,7 +129,12 @@ where
         request.extensions_mut().insert(open.listener());
         request.extensions_mut().insert(waits.clone());
         let (in_flight, open, mut service) = (watched.begin(), open.clone(), service.clone());
+        let goes_on = permit.as_ref().is_none_or(|permit| permit.note_request());
         async move {
+            if !goes_on {
+                // Its task is about to be aborted.
+                std::future::pending::<()>().await;
+            }
             // No `poll_ready`: the services of this crate are always ready.
             let response = catch_panics(async { service.call(request).await }).await;
             let response = response.map_or_else(
@@ -154,34 +185,106 @@ fn http2_builder() -> http2::Builder<TokioExecutor> {
     http2
 }
 
-/// Protocol of the first bytes of a client.
-enum FirstBytes {
+/// What a client has begun to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Start {
+    /// The head of a request, or the preface and a frame header.
     Http(HttpVersion),
     Tls,
+    /// A long head, while those of other clients use up the budget.
+    OverBudget,
 }
 
-/// Reads into `first` until the protocol is known.
-async fn detect_protocol(
+/// Reads into `first` until it has the head of a request or, of HTTP/2, a frame header. hyper takes
+/// ten times the memory of these bytes as soon as it reads.
+async fn read_start(
     stream: &mut ClientStream,
     first: &mut BytesMut,
-) -> io::Result<FirstBytes> {
-    match stream.protocol() {
-        Some(b"h2") => return Ok(FirstBytes::Http(HttpVersion::Http2)),
-        Some(_) => return Ok(FirstBytes::Http(HttpVersion::Http1)),
-        None => {}
-    }
+    listener: ListenerKind,
+) -> io::Result<Start> {
+    let negotiated = stream.protocol().map(|protocol| match protocol {
+        b"h2" => HttpVersion::Http2,
+        _ => HttpVersion::Http1,
+    });
+    let mut budget = PartialRequestBudget::new(listener);
+    first.reserve(FIRST_CHUNK);
     loop {
-        first.reserve(PREFACE.len());
+        let before = first.len();
         let read = stream.read_buf(first).await?;
-        if begins_tls(first) {
-            return Ok(FirstBytes::Tls);
+        if before == 0 {
+            // Empty lines before a request are allowed, and are not the end of a head.
+            let empty = first.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            first.advance(empty);
         }
-        let len = first.len().min(PREFACE.len());
-        if read == 0 || first[..len] != PREFACE[..len] {
-            return Ok(FirstBytes::Http(HttpVersion::Http1));
+        if let Some(start) = parse_start(first, before, negotiated) {
+            return Ok(start);
         }
-        if len == PREFACE.len() {
-            return Ok(FirstBytes::Http(HttpVersion::Http2));
+        if read == 0 || first.len() >= MAX_HEAD {
+            return Ok(Start::Http(negotiated.unwrap_or(HttpVersion::Http1)));
         }
+        if budget.set_len(first.len()).is_err() {
+            return Ok(Start::OverBudget);
+        }
+    }
+}
+
+/// The start of a connection, or `None` if more bytes are needed. The head does not end in the
+/// first `before` bytes. hyper refuses what is no HTTP.
+fn parse_start(bytes: &[u8], before: usize, negotiated: Option<HttpVersion>) -> Option<Start> {
+    let len = bytes.len().min(PREFACE.len());
+    if negotiated != Some(HttpVersion::Http1) && bytes[..len] == PREFACE[..len] {
+        let is_whole = bytes.len() >= PREFACE.len() + FRAME_HEADER;
+        return is_whole.then_some(Start::Http(HttpVersion::Http2));
+    }
+    if negotiated.is_none() && begins_tls(bytes) {
+        return Some(Start::Tls);
+    }
+    let version = negotiated.unwrap_or(HttpVersion::Http1);
+    let fresh = &bytes[before.saturating_sub(2)..];
+    let ends =
+        fresh.windows(2).any(|end| end == b"\n\n") || fresh.windows(3).any(|end| end == b"\n\r\n");
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    let is_http = match (lines.next(), lines.next()) {
+        (Some(line), Some(_)) => line.windows(8).any(|part| part == b" HTTP/1."),
+        _ => bytes.first().is_none_or(u8::is_ascii_graphic),
+    };
+    (ends || !is_http || version == HttpVersion::Http2).then_some(Start::Http(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The start of a connection that sends one byte at a time, and the bytes needed for it.
+    fn start_of(bytes: &[u8], negotiated: Option<HttpVersion>) -> Option<(Start, usize)> {
+        (1..=bytes.len())
+            .find_map(|len| parse_start(&bytes[..len], len - 1, negotiated).map(|at| (at, len)))
+    }
+
+    #[test]
+    fn hyper_gets_a_connection_when_its_first_head_is_complete() {
+        let [http1, http2] = [HttpVersion::Http1, HttpVersion::Http2].map(Start::Http);
+        let settings = [PREFACE, &[0; FRAME_HEADER], b"more"].concat();
+        let head: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let table: [(&[u8], _); 11] = [
+            (head, Some((http1, head.len()))),
+            (b"GET / HTTP/1.1\nhost: a\n\nbody", Some((http1, 24))),
+            (b"GET / HTTP/1.1\r\nhost: a\r\nx: y\r\n", None),
+            (b"PRINT / HTTP/1.1\r\n", None),
+            (&settings, Some((http2, PREFACE.len() + FRAME_HEADER))),
+            (PREFACE, None),
+            // No HTTP: hyper refuses it at once.
+            (b"PING\r\n", Some((http1, 6))),
+            (b"*1\r\n", Some((http1, 4))),
+            (b"\0", Some((http1, 1))),
+            (b"GET /\r\nhost: a\r\n\r\n", Some((http1, 7))),
+            (b"\x16\x03\x01", Some((Start::Tls, 1))),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(start_of(bytes, None), expected, "{}", bytes.escape_ascii());
+        }
+        assert_eq!(start_of(head, Some(HttpVersion::Http1)), Some((http1, head.len())));
+        assert_eq!(start_of(head, Some(HttpVersion::Http2)), Some((http2, 1)));
+        assert_eq!(start_of(PREFACE, Some(HttpVersion::Http1)), Some((http1, 16)));
     }
 }

@@ -3,22 +3,35 @@
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::connection_limit::ConnectionPermit;
+
 /// An accepted connection.
 #[derive(Debug)]
-pub enum ClientStream {
-    /// Plaintext.
+pub struct ClientStream {
+    transport: Transport,
+    /// Counts it until the stream is closed. None if there is no connection limit.
+    pub(crate) permit: Option<Arc<ConnectionPermit>>,
+}
+
+#[derive(Debug)]
+enum Transport {
     Plain(TcpStream),
-    /// TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl ClientStream {
+    /// The stream with the permit of its connection.
+    pub(crate) fn with_permit(self, permit: Arc<ConnectionPermit>) -> Self {
+        Self { permit: Some(permit), ..self }
+    }
+
     /// Address of the peer.
     pub fn peer(&self) -> Option<IpAddr> {
         self.tcp().peer_addr().map(|address| address.ip()).ok()
@@ -26,9 +39,9 @@ impl ClientStream {
 
     /// The ALPN protocol, if TLS negotiated one.
     pub fn protocol(&self) -> Option<&[u8]> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+        match &self.transport {
+            Transport::Plain(_) => None,
+            Transport::Tls(stream) => stream.get_ref().1.alpn_protocol(),
         }
     }
 
@@ -38,16 +51,22 @@ impl ClientStream {
     }
 
     fn tcp(&self) -> &TcpStream {
-        match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
+        match &self.transport {
+            Transport::Plain(stream) => stream,
+            Transport::Tls(stream) => stream.get_ref().0,
         }
     }
 }
 
 impl From<TcpStream> for ClientStream {
     fn from(stream: TcpStream) -> Self {
-        Self::Plain(stream)
+        Self { transport: Transport::Plain(stream), permit: None }
+    }
+}
+
+impl From<TlsStream<TcpStream>> for ClientStream {
+    fn from(stream: TlsStream<TcpStream>) -> Self {
+        Self { transport: Transport::Tls(Box::new(stream)), permit: None }
     }
 }
 
@@ -62,9 +81,9 @@ impl AsyncRead for ClientStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        match &mut self.get_mut().transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Transport::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 }
@@ -75,9 +94,9 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        match &mut self.get_mut().transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Transport::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -86,30 +105,30 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        match &mut self.get_mut().transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Transport::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
+        match &self.transport {
+            Transport::Plain(stream) => stream.is_write_vectored(),
+            Transport::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Transport::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

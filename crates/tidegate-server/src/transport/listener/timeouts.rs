@@ -3,8 +3,8 @@
 //! | what may not take longer | file |
 //! |---|---|
 //! | TLS handshake | `listener/accept` |
-//! | first bytes of an HTTP connection | `listener/http_connection` |
-//! | head of an HTTP/1.1 request | `listener/timed_stream` |
+//! | first head of an HTTP/1.1 connection, preface of HTTP/2 | `listener/http_connection` |
+//! | head of a later HTTP/1.1 request | `listener/timed_stream` |
 //! | body of an HTTP request | `http/read_body`: 5 s, not part of these settings |
 //! | body of a gRPC request | `listener/body_deadline` |
 //! | reading a response; time between two HTTP requests | `listener/connection_monitor` |

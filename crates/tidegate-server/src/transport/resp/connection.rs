@@ -28,10 +28,12 @@ use crate::transport::listener::partial_requests::{
 };
 use crate::transport::listener::stream::{ClientStream, begins_tls};
 
-/// Bytes per read.
+/// Bytes per read of a busy connection.
 const CHUNK: usize = 16 << 10;
-/// Bytes per read before authentication.
+/// Bytes per read at first, and always before authentication.
 const FIRST_CHUNK: usize = 1 << 10;
+/// Idle time after which larger buffers are freed.
+const SHRINK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of replies that are buffered before they are written, even if more commands have arrived.
 const MAX_REPLY: usize = 256 << 10;
 /// Commands of a transaction that run before other connections have their turn.
@@ -106,6 +108,8 @@ struct ConnectionLoop {
     is_authenticated: bool,
     /// A command has begun and is not complete.
     is_partial: bool,
+    /// Bytes per read: doubled by each read that fills the buffer.
+    chunk: usize,
 }
 
 impl ConnectionLoop {
@@ -116,6 +120,7 @@ impl ConnectionLoop {
             has_sent: false,
             is_authenticated: false,
             is_partial: false,
+            chunk: FIRST_CHUNK,
             deadlines,
             session: RespSession::new(tokens),
             parser: Parser::new(Caps::UNAUTHENTICATED),
@@ -135,7 +140,9 @@ impl ConnectionLoop {
         let mut is_first = true;
         let mut budget = PartialRequestBudget::new(ListenerKind::Resp);
         while !drain.has_begun() {
-            buffer.reserve(self.chunk());
+            self.make_room(&mut buffer);
+            let has_large_buffers = buffer.is_empty()
+                && (self.chunk > FIRST_CHUNK || self.encoder.capacity() > FIRST_CHUNK);
             let read = tokio::select! {
                 biased;
                 read = stream.read_buf(&mut buffer) => read?,
@@ -147,10 +154,16 @@ impl ConnectionLoop {
                     }
                     return Ok(AfterCommand::CutOff);
                 }
+                () = async { tokio::time::sleep(SHRINK_AFTER).await }, if has_large_buffers => {
+                    (buffer, self.chunk) = (BytesMut::new(), FIRST_CHUNK);
+                    self.encoder.clear(FIRST_CHUNK);
+                    continue;
+                }
             };
             if read == 0 {
                 return Ok(AfterCommand::Close);
             }
+            self.note_read(&buffer);
             // No command begins like this; the parser would wait for its end.
             if is_first && begins_tls(&buffer) {
                 log_unexpected_tls(ListenerKind::Resp);
@@ -171,9 +184,22 @@ impl ConnectionLoop {
         self.run_remaining(&mut buffer, stream).await
     }
 
-    /// Bytes per read.
-    fn chunk(&self) -> usize {
-        if self.session.access() == AccessLevel::Nothing { FIRST_CHUNK } else { CHUNK }
+    /// Makes room for the next read. A client that sends a few bytes at a time, and one that sends
+    /// nothing, has a small buffer.
+    fn make_room(&mut self, buffer: &mut BytesMut) {
+        if self.session.access() == AccessLevel::Nothing {
+            self.chunk = FIRST_CHUNK;
+        }
+        if buffer.capacity() - buffer.len() < self.chunk / 2 {
+            buffer.reserve(self.chunk);
+        }
+    }
+
+    /// Called after a read.
+    fn note_read(&mut self, buffer: &BytesMut) {
+        if buffer.len() == buffer.capacity() {
+            self.chunk = CHUNK.min(2 * self.chunk);
+        }
     }
 
     /// Completes at the deadline.
@@ -193,12 +219,13 @@ impl ConnectionLoop {
         let deadline = self.clock.elapsed().saturating_add(LAST_DEADLINE);
         let mut left = MAX_LAST;
         while left > 0 && self.clock.elapsed() < deadline {
-            buffer.reserve(self.chunk());
+            self.make_room(buffer);
             match read_now(stream, buffer).await {
                 None | Some(Ok(0)) => break,
                 Some(Ok(read)) => left = left.saturating_sub(read),
                 Some(Err(error)) => return Err(error),
             }
+            self.note_read(buffer);
             let next = self.run_commands(buffer, stream).await?;
             if next != AfterCommand::Continue {
                 return Ok(next);
@@ -237,6 +264,12 @@ impl ConnectionLoop {
                     break;
                 }
             };
+            // Without access, a command only authenticates.
+            if self.session.access() != AccessLevel::Nothing
+                && stream.permit.as_ref().is_some_and(|permit| !permit.note_request())
+            {
+                return Ok(AfterCommand::CutOff);
+            }
             next = self.run_command(&command, stream).await?;
             count += 1;
             if next == AfterCommand::Execute {

@@ -72,6 +72,11 @@ impl ReplyEncoder {
         self.bytes.truncate(len);
     }
 
+    /// Bytes that the buffer takes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Clears the buffer and keeps at most `keep` bytes of capacity, so that one long reply does
     /// not take memory for as long as its connection.
     pub fn clear(&mut self, keep: usize) {
