@@ -30,12 +30,15 @@ pub(super) struct HoldSettlement {
     may_be_settled: bool,
 }
 
+/// A [`RuleCost`] that outlives the call.
+type OwnedRuleCost = (Box<str>, Option<OwnedKey>, Cost);
+
 /// [`Costs`] that outlive the call.
 #[derive(Clone, Debug)]
 pub(super) enum OwnedCosts {
     AsHeld,
     All(Cost),
-    Each(Box<[(Box<str>, Option<OwnedKey>, Cost)]>),
+    Each(Box<[OwnedRuleCost]>),
 }
 
 impl From<Costs<'_>> for OwnedCosts {
