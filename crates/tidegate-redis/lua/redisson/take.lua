@@ -1,9 +1,9 @@
 -- Takes permits if there are enough (`take`), or only reads (`look`).
 --
 -- ARGV[3] number of permits   ARGV[4] `take` or `look`   ARGV[5] the id of the entry
--- reply   1, remaining permits | 0, remaining permits, the us until there may be enough, the
---         average us per permit; with both, the rate and the interval | 3, the rate, which is below
---         the requested permits | 4 if there is more to count: retry
+-- reply   1, remaining permits | 0, remaining permits, the us until there may be enough, 1 if Java
+--         has taken one of the entries until then; with both, the rate and the interval | 3, the
+--         rate, which is below the requested permits | 4 if there is more to count: retry
 
 -- A denial that has read more entries than this writes the result, so that the next one reads none.
 local MAX_UNWRITTEN_READS = 100
@@ -14,12 +14,16 @@ if wanted > rate then
   return { 3, rate }
 end
 
+-- Ids of Tidegate end with the same bytes, those of Java are random.
+local of_java = false
+
 -- The us until the oldest remaining entries return `need` permits; nil if there are too few.
 local function wait_for(need, s)
   local from, last = s.gone, nil
   local oldest = redis.call('ZRANGE', permits_key, from, from + math.min(need, MAX) - 1, 'WITHSCORES')
   for i = 1, #oldest, 2 do
-    local permits = unpack_entry(oldest[i])
+    local permits, entry_id = unpack_entry(oldest[i])
+    of_java = of_java or string.sub(entry_id, -4) ~= string.sub(id, -4)
     if s.cut and i == 1 then
       permits = s.cut.permits
     end
@@ -72,4 +76,4 @@ if mode == 'take' then
     keep()
   end
 end
-return { 0, math.max(s.left, 0), wait, interval * 1000 / rate, rate, interval }
+return { 0, math.max(s.left, 0), wait, of_java and 1 or 0, rate, interval }

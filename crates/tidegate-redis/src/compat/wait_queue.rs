@@ -1,10 +1,14 @@
 //! FIFO queues of callers that wait for permits of the same limiter.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use tidegate::Micros;
 use tokio::sync::{Mutex as FairMutex, Notify, Semaphore};
+
+use crate::connection::timing::random_below;
 
 /// The queues of a client, by the name of the limiter.
 pub(crate) struct LimiterQueues {
@@ -20,39 +24,52 @@ pub(crate) struct LimiterQueue {
     pub(crate) head: FairMutex<()>,
     /// Permits were released in this process.
     pub(crate) released: Notify,
-    pace: Mutex<QueuePace>,
+    /// Until when the limiter counts as shared with Java, in us.
+    shared_until: AtomicU64,
+    /// When to check next whether it is, in us.
+    next_probe: AtomicU64,
     /// The rate and the interval in ms of the latest reply, to detect that Java has lowered it.
     known_rate: Mutex<Option<(u64, u64)>>,
 }
 
-/// The interval between callers that have waited.
-#[derive(Default)]
-struct QueuePace {
-    gap: Micros,
-    next: Micros,
-}
-
 impl LimiterQueue {
-    /// A queue requests permits the instant they are available, and Redisson's timers are up to
-    /// 100 ms late. Without a gap between queued callers, Java would never get permits.
-    const MAX_GAP: Micros = Micros::from_millis(5);
+    /// Redisson's timers are up to 100 ms late, and then take all that has been freed. A queue that
+    /// is late by up to this should take about as many permits as one Java process.
+    const MAX_JITTER: Micros = Micros::from_millis(120);
+    /// How often a caller is late while no entry of Java is seen. A denied Java client writes
+    /// nothing, so it would not be seen if every permit were taken the instant it is freed.
+    const PROBE_INTERVAL: Micros = Micros::from_millis(2_000);
+    /// Intervals after an entry of Java was seen. With a low rate, not every interval has one.
+    const SHARED_INTERVALS: u64 = 8;
 
-    /// The limiter denied a request; a permit takes `span` on average. A longer gap than that would
-    /// waste permits.
-    pub(crate) fn denied(&self, span: Micros) {
-        self.pace().gap = span.min(Self::MAX_GAP);
+    /// A reply has shown an entry of Java.
+    pub(crate) fn set_shared(&self, now: Micros) {
+        let span = self.interval().get().saturating_mul(Self::SHARED_INTERVALS);
+        self.shared_until.fetch_max(now.get().saturating_add(span), Relaxed);
     }
 
-    /// A caller that had waited got permits.
-    pub(crate) fn served(&self, now: Micros) {
-        let mut pace = self.pace();
-        pace.next = now.saturating_add(pace.gap);
+    /// How much later than possible a denied caller retries, so that Java gets permits too.
+    pub(crate) fn jitter(&self, now: Micros) -> Micros {
+        if now.get() >= self.shared_until.load(Relaxed) {
+            if now.get() < self.next_probe.load(Relaxed) {
+                return Micros::ZERO;
+            }
+            self.next_probe.store(now.saturating_add(Self::PROBE_INTERVAL).get(), Relaxed);
+        }
+        random_below(Duration::from(self.interval().min(Self::MAX_JITTER))).into()
     }
 
-    /// When a caller that arrives `now` may send its request; later if another one got permits just
-    /// before.
-    pub(crate) fn next(&self, now: Micros) -> Micros {
-        self.pace().next.max(now)
+    /// The longest that a caller for `permits` waits if no other caller takes them; None if it is
+    /// not known, or the permits are above the rate.
+    pub(crate) fn longest_wait(&self, permits: u32) -> Option<Micros> {
+        let (rate, _) = self.known_rate()?;
+        // Times of entries are rounded up to the next millisecond.
+        let wait = self.interval().saturating_add(Micros::from_millis(1));
+        (u64::from(permits) <= rate).then_some(wait)
+    }
+
+    fn interval(&self) -> Micros {
+        Micros::from_millis(self.known_rate().map_or(0, |(_, interval)| interval))
     }
 
     pub(crate) fn known_rate(&self) -> Option<(u64, u64)> {
@@ -61,10 +78,6 @@ impl LimiterQueue {
 
     pub(crate) fn set_known_rate(&self, rate_and_interval: (u64, u64)) {
         *self.known_rate.lock().unwrap_or_else(PoisonError::into_inner) = Some(rate_and_interval);
-    }
-
-    fn pace(&self) -> MutexGuard<'_, QueuePace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -96,7 +109,8 @@ impl LimiterQueues {
         let queue = Arc::new(LimiterQueue {
             head: FairMutex::new(()),
             released: Notify::new(),
-            pace: Mutex::default(),
+            shared_until: AtomicU64::new(0),
+            next_probe: AtomicU64::new(0),
             known_rate: Mutex::default(),
         });
         queues.insert(name.into(), Arc::downgrade(&queue));
@@ -107,6 +121,28 @@ impl LimiterQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_caller_is_late_every_two_seconds_or_while_java_takes_permits() {
+        let queue = LimiterQueues::default().queue("jitter");
+        queue.set_known_rate((50, 1_000));
+        let late = |from: u64| -> Vec<Micros> {
+            let jitter = |ms| queue.jitter(Micros::from_millis(ms));
+            (from..from + 4_000).map(jitter).filter(|jitter| *jitter > Micros::ZERO).collect()
+        };
+        let alone = late(0);
+        assert_eq!(alone.len(), 2);
+        queue.set_shared(Micros::from_millis(4_000));
+        let shared = [late(4_000), late(8_000)].concat();
+        assert!(shared.len() > 7_900, "{}", shared.len());
+        let longest = *shared.iter().max().unwrap();
+        assert!((Micros::from_millis(60)..LimiterQueue::MAX_JITTER).contains(&longest));
+        assert_eq!(late(12_000).len(), 2);
+        // Not longer than the interval.
+        queue.set_known_rate((50, 10));
+        queue.set_shared(Micros::from_millis(20_000));
+        assert!(queue.jitter(Micros::from_millis(20_000)) < Micros::from_millis(10));
+    }
 
     #[test]
     fn limiters_of_one_name_share_a_queue_and_unused_queues_are_removed() {

@@ -20,9 +20,14 @@ pub(crate) fn deadline_after(span: Duration) -> Instant {
 /// At random between half of `pause` and all of it.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
-    let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
+    half + random_below(half)
+}
+
+/// At random from zero up to `span`.
+pub(crate) fn random_below(span: Duration) -> Duration {
+    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).max(1);
     // Each `RandomState` has its own keys, which is random enough for jitter.
-    half + Duration::from_nanos(RandomState::new().hash_one(()) % nanos)
+    Duration::from_nanos(RandomState::new().hash_one(()) % nanos)
 }
 
 /// Outside a runtime there is no timer, and Tokio would panic.

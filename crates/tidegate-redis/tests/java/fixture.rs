@@ -1,5 +1,6 @@
 //! A Redisson-compatible limiter on a real Redis, with a manual clock or with Redis's clock.
 
+use std::env;
 use std::io::Write;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tidegate_redis::redisson::{Mode, Rate, RateLimiter};
 use tidegate_redis::{Redis, RedisClient};
 
 use testkit::redis::RedisServer;
+use testkit::timing::goals_are_bounds;
 
 /// Upper bound for events without a deadline of their own.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -90,6 +92,11 @@ pub(crate) fn client(url: &str) -> RedisClient {
 
 pub(crate) fn overall(permits: u64) -> Rate {
     Rate::new(Mode::Overall, permits, SECOND).unwrap()
+}
+
+/// Whether to run for minutes, and to assert figures that only an idle machine reaches.
+pub(crate) fn is_long() -> bool {
+    env::var("TIDEGATE_LONG").as_deref() == Ok("1") || goals_are_bounds()
 }
 
 /// Prints to standard error at once, also if the test harness captures output.

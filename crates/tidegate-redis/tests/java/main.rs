@@ -6,6 +6,7 @@
 //!   user with few permissions.
 //! - `redisson_bugs`: bugs of Redisson's own scripts, taken from its jar, that Tidegate's scripts
 //!   do not have. `random_traces`: random histories of both against a model.
+//! - `full_window`: the permits in use while more callers wait than the rate serves.
 //! - `interop`: a real Redisson of each version in its own process. `race`: Java and Rust at the
 //!   same time, with a checker that does not rely on either limiter.
 //! - `spring`: Spring's bucket, compared with the script in the real jar. `server_cost`: the cost
@@ -18,6 +19,7 @@
 
 mod fixture;
 mod foreign_data;
+mod full_window;
 mod interop;
 mod jvm;
 mod lowered_rate;
