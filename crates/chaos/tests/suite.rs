@@ -49,5 +49,6 @@ failures! {
     a_charge_whose_reply_is_lost_is_made_once_per_id: "lost-replies",
     dropped_calls_leave_nothing_held: "cancelled-calls",
     every_waiting_caller_gets_its_permits: "wait-queue",
+    four_processes_stay_within_twice_the_limit_while_redis_stalls: "stall",
     under_random_faults_every_call_gets_a_decision: "soak",
 }

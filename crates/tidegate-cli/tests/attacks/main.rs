@@ -1,8 +1,8 @@
 //! Attacks on a real server process, while other clients are served and measured.
 //!
-//! - `slowloris`: a thousand sockets that never finish. `floods`: more requests than the server can
-//!   serve. `http2`: floods of frames that no client writes, made in `http2_frames`. `size_caps`:
-//!   too long, too deep, too many.
+//! - `slowloris`: thousands of sockets that never finish. `floods`: more requests than the server
+//!   can serve. `http2`: floods of frames that no client writes, made in `http2_frames`.
+//!   `size_caps`: too long, too deep, too many.
 //! - `injection`: bytes that try to become lines, headers, labels and keys. `secrets`: no output
 //!   contains one. `envoy_fuzz`: mutated messages.
 //! - `kill`: SIGKILL, many times. `graceful_stop`: SIGTERM under load.

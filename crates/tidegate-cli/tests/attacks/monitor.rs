@@ -31,16 +31,17 @@ impl Alone {
     pub(crate) fn wait() -> Self {
         static ONE: Mutex<()> = Mutex::new(());
         let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        allow_many_files();
+        assert!(allow_files(4_096), "4,096 files are allowed");
         Self(alone)
     }
 }
 
-/// Allows a thousand sockets here and in the server, which inherits the limit.
-fn allow_many_files() {
-    let id = std::process::id().to_string();
-    let raised = Command::new("prlimit").args(["--pid", &id, "--nofile=4096:"]).status();
-    assert!(raised.expect("prlimit comes with the system").success(), "4096 files are allowed");
+/// Allows this process so many open files, and servers that are started from now on. False if the
+/// system does not.
+pub(crate) fn allow_files(count: usize) -> bool {
+    let (id, limit) = (std::process::id().to_string(), format!("--nofile={count}:"));
+    let raised = Command::new("prlimit").args(["--pid", &id, &limit]).status();
+    raised.expect("prlimit comes with the system").success()
 }
 
 /// A server with a rule that always allows and one that always denies.
@@ -95,6 +96,11 @@ impl Memory {
     /// Peak minus the value before, in KiB.
     pub(crate) fn grown(&self) -> u64 {
         Self::kib(self.id, "VmHWM:").saturating_sub(self.before)
+    }
+
+    /// Value now minus the value before, in KiB.
+    pub(crate) fn kept(&self) -> u64 {
+        Self::kib(self.id, "VmRSS:").saturating_sub(self.before)
     }
 
     fn kib(id: u32, name: &str) -> u64 {

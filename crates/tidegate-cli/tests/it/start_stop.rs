@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -279,6 +280,13 @@ fn short_tokens_are_warned_about() {
         assert_eq!(logged, warnings, "{check} {admin}");
         assert!(!server.log().iter().any(|line| line.contains("letters")), "the token is secret");
     }
+}
+
+#[test]
+fn root_is_warned_about() {
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let server = ServerProcess::start(&[], &[]);
+    assert_eq!(server.logged("running as root"), usize::from(is_root));
 }
 
 #[test]
