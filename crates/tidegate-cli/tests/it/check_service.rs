@@ -482,6 +482,7 @@ fn the_metrics_have_the_names_that_dashboards_know() {
         "tidegate_store_resets_total",
         "tidegate_store_up",
         "tidegate_tracked_keys",
+        "tidegate_uncharged_total",
         "tidegate_waiting_requests",
         "tidegate_waits_refused_total",
     ];

@@ -305,6 +305,8 @@ fn offered(field: &str, schema: &Value) -> Vec<Value> {
         ],
         "id" => vec![json!("i"), json!("i".repeat(64))],
         "reservation" => vec![],
+        "on_expiry" => vec![json!("charge"), json!("charge")],
+        "costs" => vec![json!({ "budget": 3 }), json!([{ "rule": "budget", "cost": 3 }])],
         _ => vec![schema["minimum"].clone(), schema["maximum"].clone()],
     }
 }
@@ -368,14 +370,19 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
     refused.sort();
     let expected = [
         "/v1/cancel cost",
+        "/v1/cancel costs",
         "/v1/cancel ttl_ms",
+        "/v1/check on_expiry",
         "/v1/check ttl_ms",
         "/v1/commit ttl_ms",
+        "/v1/record on_expiry",
         "/v1/record ttl_ms",
         "/v1/record wait_ms",
+        "/v1/refund on_expiry",
         "/v1/refund ttl_ms",
         "/v1/refund wait_ms",
         "/v1/renew cost",
+        "/v1/renew costs",
         "/v1/reserve wait_ms",
     ];
     assert_eq!(refused, expected);

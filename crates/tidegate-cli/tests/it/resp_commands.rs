@@ -461,7 +461,7 @@ fn clients_get_what_they_expect_on_connecting() {
             ("CLIENT NO-EVICT on", "+OK"),
             ("CLIENT NO-TOUCH on", "+OK"),
             ("CLIENT KILL x", "-ERR unknown subcommand; use SETNAME, GETNAME, ID, SETINFO or INFO"),
-            ("COMMAND COUNT", "30"),
+            ("COMMAND COUNT", "31"),
             ("COMMAND NOPE", "-ERR unknown subcommand; use COUNT, DOCS, INFO or LIST"),
             ("FLUSHALL", UNKNOWN),
             ("GET key", UNKNOWN),

@@ -159,6 +159,7 @@ pub(crate) struct SettleBody {
     pub reservation: String,
     /// Actual cost of each rule, if all were reserved at one cost; default: the reserved cost.
     #[serde(default)]
+    #[schemars(range(max = 9_007_199_254_740_992_u64))]
     pub cost: Option<u64>,
     /// Actual cost by rule. Rules that are not named are charged what was reserved.
     #[serde(default)]
