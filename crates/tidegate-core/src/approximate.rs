@@ -21,10 +21,10 @@ pub(crate) struct Approximate {
 /// The counts of a window and of the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CounterPair {
-    previous: u64,
-    present: u64,
+    pub(crate) previous: u64,
+    pub(crate) present: u64,
     /// The number of the present window since the epoch.
-    index: u64,
+    pub(crate) index: u64,
 }
 
 impl Approximate {

@@ -33,11 +33,11 @@ pub(crate) struct Bucket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BucketLevel {
     /// Units in the bucket, up to and including tick `at`.
-    units: u64,
+    pub(crate) units: u64,
     /// The tick from which it drains.
-    at: u64,
+    pub(crate) at: u64,
     /// Units of the latest charge: the only one that a queue can refund.
-    last: u64,
+    pub(crate) last: u64,
 }
 
 impl Bucket {

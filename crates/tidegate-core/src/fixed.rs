@@ -27,8 +27,8 @@ pub(crate) enum Window {
 /// The count of the window that began at `start`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowCount {
-    used: u64,
-    start: u64,
+    pub(crate) used: u64,
+    pub(crate) start: u64,
 }
 
 impl FixedWindow {

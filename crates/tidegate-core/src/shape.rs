@@ -3,15 +3,16 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::approximate::Approximate;
-use crate::bucket::Bucket;
+use crate::approximate::{Approximate, CounterPair};
+use crate::bucket::{Bucket, BucketLevel};
 use crate::concurrency::Concurrency;
 use crate::draft::{LimitBuilder, default_precision};
-use crate::fixed::{FixedWindow, Window};
+use crate::fixed::{FixedWindow, Window, WindowCount};
 use crate::invalid::{InvalidLimit, LimitField};
 use crate::log::SlidingLog;
+use crate::state::{Kind, State};
 use crate::steps::Steps;
-use crate::{Algorithm, Limit, Micros, Span};
+use crate::{Algorithm, Cost, Holds, Limit, Micros, Moment, Span, Standing, Verdict};
 
 /// The numbers of each algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +109,49 @@ impl Limit {
             Shape::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
             Shape::Concurrency(c) => (6, vec![c.limit]),
         }
+    }
+
+    /// How many numbers a script stores as the state of this limit; `None` if their meaning is not
+    /// known here.
+    pub fn stored_len(&self) -> Option<usize> {
+        match &self.shape {
+            Shape::Bucket(_) | Shape::Approximate(_) => Some(3),
+            Shape::Fixed(_) => Some(2),
+            Shape::Steps(_) | Shape::Logged(_) | Shape::Concurrency(_) => None,
+        }
+    }
+
+    /// As [`look`](Self::look), of a state as a script stores it: its numbers in their order, all 0
+    /// for an unused key.
+    pub fn look_at_stored(&self, numbers: &[u64], at: &Moment, cost: Cost) -> Verdict {
+        self.look(self.stored_state(numbers).as_ref(), &Holds::default(), at, cost)
+    }
+
+    /// The same, and if `cost` is allowed, `remaining` and `reset_after` are those after its charge.
+    pub fn charge_stored(&self, numbers: &[u64], at: &Moment, cost: Cost) -> Verdict {
+        let mut state = self.stored_state(numbers);
+        let holds = Holds::default();
+        let verdict = self.look(state.as_ref(), &holds, at, cost);
+        if !verdict.allowed {
+            return verdict;
+        }
+        self.charge(&mut state, at, cost, None);
+        let Standing { remaining, reset_after, .. } = self.standing(state.as_ref(), &holds, at);
+        Verdict { remaining, reset_after, ..verdict }
+    }
+
+    fn stored_state(&self, numbers: &[u64]) -> Option<State> {
+        if numbers.iter().all(|number| *number == 0) {
+            return None;
+        }
+        Some(State(match (&self.shape, numbers) {
+            (Shape::Bucket(_), &[units, at, last]) => Kind::Level(BucketLevel { units, at, last }),
+            (Shape::Fixed(_), &[used, start]) => Kind::Count(WindowCount { used, start }),
+            (Shape::Approximate(_), &[previous, present, index]) => {
+                Kind::Pair(CounterPair { previous, present, index })
+            }
+            _ => return None,
+        }))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Prints the script of an algorithm, or of all of them, as the engine sends it to Redis. If the
-//! first argument is `checks`, prints the script for many checks in one call.
+//! first argument is `checks`, prints the script for many checks in one call; if it is `lean`, the
+//! script for plain checks.
 //!
 //! `cargo run -p tidegate-redis --example print_script -- token-bucket > token-bucket.lua`
 
@@ -12,6 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut algorithms = Vec::new();
     let mut names = std::env::args().skip(1).peekable();
     let for_checks = names.next_if(|name| name == "checks").is_some();
+    let is_lean = names.next_if(|name| name == "lean").is_some();
     for name in names {
         let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
@@ -19,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     // Without a line end, which would change its digest.
     let text = match for_checks {
+        _ if is_lean => tidegate_redis::lean_script(),
         true => tidegate_redis::checks_script(&algorithms),
         false => tidegate_redis::decide_script(&algorithms),
     };

@@ -46,6 +46,7 @@ pub struct RedisBuilder {
     wait_for_replicas: u32,
     force_cross_slot: bool,
     batches: bool,
+    uses_lean: bool,
 }
 
 impl Redis {
@@ -82,6 +83,7 @@ impl RedisBuilder {
             wait_for_replicas: 0,
             force_cross_slot: false,
             batches: true,
+            uses_lean: true,
         }
     }
 
@@ -147,6 +149,14 @@ impl RedisBuilder {
         self
     }
 
+    /// Decides plain checks by the script for all checks, too (tests).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn test_no_lean_script(mut self) -> Self {
+        self.uses_lean = false;
+        self
+    }
+
     /// Builds the engine. It connects in the background, now and whenever the connection is lost.
     /// The files that the URL names are read now, and again for every connection.
     pub fn build(self) -> Result<Redis, InvalidSettings> {
@@ -169,6 +179,8 @@ impl RedisBuilder {
         let data_loss = DataLossLog::default();
         let router = Router::new(deployment, settings, data_loss.clone());
         let (names, hold_hints) = (KeyNames::new(&self.namespace), Arc::new(HoldHints::new()));
+        let general_hints = Arc::new(HoldHints::new());
+        let uses_lean = self.uses_lean;
         let mode = match self.batches {
             false => BatchMode::Off,
             true if router.spans_slots() && !self.force_cross_slot => BatchMode::All,
@@ -179,7 +191,14 @@ impl RedisBuilder {
         let batcher = Batcher::new(sender.clone(), mode);
         Ok(Redis {
             secret,
-            executor: ScriptExecutor { sender, names, hold_hints, batcher },
+            executor: ScriptExecutor {
+                sender,
+                names,
+                hold_hints,
+                general_hints,
+                uses_lean,
+                batcher,
+            },
             force_cross_slot: self.force_cross_slot,
             data_loss,
             cleanup: Semaphore::new(AbandonedHolds::MAX_CLEANUP_TASKS).into(),

@@ -26,6 +26,10 @@ pub(crate) struct ScriptExecutor {
     pub(crate) sender: ScriptSender,
     pub(crate) names: KeyNames,
     pub(crate) hold_hints: Arc<HoldHints>,
+    /// States that `lean.lua` has left to `checks.lua`.
+    pub(crate) general_hints: Arc<HoldHints>,
+    /// Whether `lean.lua` is used.
+    pub(crate) uses_lean: bool,
     pub(crate) batcher: Arc<Batcher>,
 }
 
@@ -50,6 +54,9 @@ impl ScriptExecutor {
     ) -> Result<Status, EngineError> {
         const ATTEMPTS: usize = 6;
         request.name_extra_keys(|part| self.hold_hints.has(part.hash));
+        request.is_lean = self.uses_lean
+            && request.may_be_lean()
+            && !request.parts.iter().any(|part| self.general_hints.has_for_now(part.hash));
         for _ in 0..ATTEMPTS {
             let status = match request.is_plain_check() {
                 true => self.batcher.check(&request, until).await?,
@@ -66,6 +73,11 @@ impl ScriptExecutor {
                     for (extra, missing) in request.extra_keys.iter_mut().zip(missing) {
                         *extra = extra.and(missing);
                     }
+                }
+                Status::NotPlain(needed) => {
+                    request.parts.iter().for_each(|part| self.general_hints.remember(part.hash));
+                    request.extra_keys.iter_mut().for_each(|extra| *extra = extra.and(needed));
+                    request.is_lean = false;
                 }
                 Status::Decided(decision) => {
                     self.update_hold_hints(&request, &decision);

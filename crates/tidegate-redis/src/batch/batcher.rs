@@ -14,7 +14,7 @@ use super::queue::{QueueAdmission, SendPermitId, SendQueues};
 use crate::connection::error::{CallError, ConnectFailure};
 use crate::durability::replica_ack::SendVia;
 use crate::durability::unconfirmed::Unconfirmed;
-use crate::protocol::encode::encode_checks;
+use crate::protocol::encode::{encode_checks, encode_lean};
 use crate::protocol::reply::{Status, engine_error};
 use crate::protocol::request::ScriptRequest;
 use crate::protocol::sender::ScriptSender;
@@ -112,8 +112,12 @@ impl Batcher {
     /// confirm the rest.
     async fn evaluate(&self, batch: &mut Batch, until: Instant) -> BatchReply {
         let time = self.sender.time();
-        let push = |cmd: &mut Cmd| encode_checks(cmd, batch.groups(), &time);
-        let (script, slot) = (batch.script_variant().checks(), batch.slot());
+        let is_lean = batch.is_lean();
+        let push = |cmd: &mut Cmd| match is_lean {
+            true => encode_lean(cmd, batch.groups(), &time),
+            false => encode_checks(cmd, batch.groups(), &time),
+        };
+        let (script, slot) = (batch.script(), batch.slot());
         let sent = Instant::now();
         let reply = self.sender.eval(script, slot, SendVia::Confirmed, until, push).await;
         let (reply, ack) = match reply {
@@ -123,7 +127,10 @@ impl Batcher {
             }
             Err(error) => (Err(error), None),
         };
-        let groups = Status::of_groups(reply, batch.groups());
+        let groups = match is_lean {
+            true => Status::of_lean_groups(reply, batch.groups()),
+            false => Status::of_groups(reply, batch.groups()),
+        };
         let mut replies = BatchReply { groups, confirmed: Ok(()) };
         if let Some(ack) = ack.filter(|_| replies.any_admitted()) {
             batch.deliver(&replies, |index| replies.admitted(index));

@@ -42,12 +42,13 @@ impl QueuedCheck {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
 
-    /// Checks with the same key share a queue: all checks if one server owns all keys, checks of
-    /// the same keys in a Cluster.
+    /// Checks with the same key share a queue: all checks of one script if one server owns all keys,
+    /// those of the same keys in a Cluster.
     pub(super) fn queue_key(&self, mode: BatchMode) -> u64 {
+        let script = u64::from(self.request.is_lean);
         match mode {
-            BatchMode::All => 0,
-            _ => self.hashes().fold(0, |key, hash| key.rotate_left(1) ^ hash),
+            BatchMode::All => script,
+            _ => self.hashes().fold(script, |key, hash| key.rotate_left(1) ^ hash),
         }
     }
 
@@ -59,7 +60,8 @@ impl QueuedCheck {
     pub(super) fn has_keys_of(&self, other: &Self) -> bool {
         let (one, other) = (&self.request, &other.request);
         let same = |(one, other): (&LimitCharge, &LimitCharge)| one.state == other.state;
-        one.parts.len() == other.parts.len()
+        one.is_lean == other.is_lean
+            && one.parts.len() == other.parts.len()
             && one.extra_keys == other.extra_keys
             && one.parts.iter().zip(&*other.parts).all(same)
     }

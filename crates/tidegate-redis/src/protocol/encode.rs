@@ -1,4 +1,4 @@
-//! KEYS and ARGV of `decide.lua` and `checks.lua`.
+//! KEYS and ARGV of `decide.lua`, `checks.lua` and `lean.lua`.
 
 use std::sync::Arc;
 
@@ -10,6 +10,11 @@ use crate::protocol::request::{ExtraKeys, LimitCharge, PartHold, ScriptRequest};
 
 /// The protocol, in ARGV 1.
 const PROTOCOL: u8 = 1;
+
+/// The first bytes of a stored value: the version that this one writes, and the flag of a value
+/// that has a state and nothing else.
+const STATE_VERSION: u8 = 2;
+const HAS_STATE: u8 = 1;
 
 /// The time of a script call.
 pub(crate) struct ScriptTime {
@@ -61,21 +66,7 @@ pub(crate) fn encode_checks<'a>(
     time: &ScriptTime,
 ) {
     push_keys(cmd, groups.clone().map(|(_, request)| request), &[]);
-    let mut limits: Vec<(&Arc<RuleLimit>, Micros)> = Vec::new();
-    let mut limit_of = |part: &'a LimitCharge, guess: Micros| {
-        let same = |(limit, at): &(&Arc<RuleLimit>, Micros)| {
-            Arc::ptr_eq(limit, &part.limit) && *at == guess
-        };
-        limits.iter().position(same).unwrap_or_else(|| {
-            limits.push((&part.limit, guess));
-            limits.len() - 1
-        })
-    };
-    let parts = groups.clone().flat_map(|(_, request)| {
-        let guess = request.guess.unwrap_or(time.guess);
-        request.parts.iter().map(move |part| (part, guess))
-    });
-    let limit_indexes: Vec<usize> = parts.map(|(part, guess)| limit_of(part, guess)).collect();
+    let (limits, limit_indexes) = distinct_limits(groups.clone().map(|(_, r)| r), time);
     cmd.arg(PROTOCOL).arg("checks");
     push_or_empty(cmd, time.instant.map(Micros::get));
     cmd.arg(limits.len());
@@ -91,6 +82,90 @@ pub(crate) fn encode_checks<'a>(
             cmd.arg(limit + 1).arg(extra.bits()).arg(part.cost.get()).arg(&part.caller);
         }
     }
+}
+
+/// Groups of equal checks, each with their number, for `lean.lua`.
+pub(crate) fn encode_lean<'a>(
+    cmd: &mut Cmd,
+    groups: impl ExactSizeIterator<Item = (u64, &'a ScriptRequest)> + Clone,
+    time: &ScriptTime,
+) {
+    push_keys(cmd, groups.clone().map(|(_, request)| request), &[]);
+    let (limits, limit_indexes) = distinct_limits(groups.clone().map(|(_, r)| r), time);
+    let mut checks = vec![PROTOCOL];
+    checks.extend(time.instant.map_or((-1_f64).to_le_bytes(), |instant| packed(instant.get())));
+    let mut limit_indexes = limit_indexes.into_iter();
+    for (times, ScriptRequest { parts, .. }) in groups {
+        checks.push(u8::try_from(parts.len()).unwrap_or(0));
+        checks.extend(u16::try_from(times).unwrap_or(0).to_le_bytes());
+        for (part, limit) in parts.iter().zip(&mut limit_indexes) {
+            // The first argument has the checks, and they are counted from 1.
+            checks.extend(u16::try_from(limit + 2).unwrap_or(0).to_le_bytes());
+            checks.extend(packed(part.cost.get()));
+        }
+    }
+    cmd.arg(checks);
+    for (limit, guess) in limits {
+        cmd.arg(value_head(limit, guess));
+    }
+}
+
+/// As a value of this limit begins, without holds. Of a calendar window, its start follows.
+fn value_head(limit: &RuleLimit, guess: Micros) -> Vec<u8> {
+    const CALENDAR: u64 = 1;
+    let (algorithm, mut numbers) = limit.limit().numbers();
+    let mut start = None;
+    let mut head = vec![STATE_VERSION, algorithm, HAS_STATE];
+    // Small numbers are stored as one byte: the first of a fixed window, the last of a bucket.
+    let bytes = match algorithm {
+        3 => {
+            let boundaries = limit.boundaries(guess);
+            let mut windows = boundaries.windows(2).filter(|window| guess < window[1]);
+            if let (CALENDAR, Some([from, to])) = (numbers[0], windows.next()) {
+                numbers[2] = to.saturating_sub(*from).get();
+                start = Some(from.get());
+            }
+            0..1
+        }
+        1 => 4..5,
+        _ => 0..0,
+    };
+    for (index, number) in numbers.into_iter().chain(start).enumerate() {
+        match bytes.contains(&index) {
+            true => head.push(u8::try_from(number).unwrap_or(u8::MAX)),
+            false => head.extend(packed(number)),
+        }
+    }
+    head
+}
+
+/// A number as the scripts store it. All are below 2^53.
+fn packed(number: u64) -> [u8; 8] {
+    (number as f64).to_le_bytes()
+}
+
+/// The limits of these requests, each with the time its calendar is needed for, and for each part
+/// which of them it has.
+fn distinct_limits<'a>(
+    requests: impl Iterator<Item = &'a ScriptRequest>,
+    time: &ScriptTime,
+) -> (Vec<(&'a Arc<RuleLimit>, Micros)>, Vec<usize>) {
+    let mut limits: Vec<(&Arc<RuleLimit>, Micros)> = Vec::new();
+    let mut limit_of = |part: &'a LimitCharge, guess: Micros| {
+        let same = |(limit, at): &(&Arc<RuleLimit>, Micros)| {
+            Arc::ptr_eq(limit, &part.limit) && *at == guess
+        };
+        limits.iter().position(same).unwrap_or_else(|| {
+            limits.push((&part.limit, guess));
+            limits.len() - 1
+        })
+    };
+    let parts = requests.flat_map(|request| {
+        let guess = request.guess.unwrap_or(time.guess);
+        request.parts.iter().map(move |part| (part, guess))
+    });
+    let indexes = parts.map(|(part, guess)| limit_of(part, guess)).collect();
+    (limits, indexes)
 }
 
 /// The number of keys and the keys: the states of these requests with their extra keys, then

@@ -10,17 +10,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A hash table without collision handling: a lost entry costs a second call, and nothing else.
 pub(crate) struct HoldHints {
     table: Box<[AtomicU64]>,
+    asked: AtomicU64,
 }
 
 impl HoldHints {
     const SLOTS: usize = 4_096;
 
     pub(crate) fn new() -> Self {
-        Self { table: (0..Self::SLOTS).map(|_| AtomicU64::new(0)).collect() }
+        let table = (0..Self::SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Self { table, asked: AtomicU64::new(0) }
     }
 
     pub(crate) fn has(&self, hash: u64) -> bool {
         self.entry(hash).load(Ordering::Relaxed) == mark(hash)
+    }
+
+    /// As [`has`](Self::has), but forgets one of 16 times: for hints that no reply takes back.
+    pub(crate) fn has_for_now(&self, hash: u64) -> bool {
+        let has = self.has(hash);
+        if has && self.asked.fetch_add(1, Ordering::Relaxed) % 16 == 15 {
+            self.forget(hash);
+        }
+        has
     }
 
     pub(crate) fn remember(&self, hash: u64) {

@@ -13,21 +13,29 @@ use tidegate::{HoldId, Key};
 
 /// The HMAC secret of a namespace.
 #[derive(Clone)]
-pub(crate) struct HashSecret(Arc<[u8]>);
+pub(crate) struct HashSecret(Arc<PreparedSecret>);
+
+/// The HMAC that has read the secret and nothing else: reading it takes as long as a short subject.
+struct PreparedSecret {
+    /// HMAC accepts keys of any length, so there is always one.
+    mac: Option<Hmac<Sha256>>,
+    is_empty: bool,
+}
 
 impl HashSecret {
-    pub(crate) fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
-        Self(bytes.into())
+    pub(crate) fn new(bytes: impl AsRef<[u8]>) -> Self {
+        let bytes = bytes.as_ref();
+        let mac = Hmac::new_from_slice(bytes).ok();
+        Self(Arc::new(PreparedSecret { mac, is_empty: bytes.is_empty() }))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_empty
     }
 
     /// 128 bits of the HMAC of `parts`, each after its length.
     pub(crate) fn hash<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> SubjectHash {
-        // HMAC accepts keys of any length, so this never fails.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return SubjectHash(0) };
+        let Some(mut mac) = self.0.mac.clone() else { return SubjectHash(0) };
         for part in parts {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part);

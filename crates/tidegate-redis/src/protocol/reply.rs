@@ -1,4 +1,4 @@
-//! The replies of `decide.lua` and `checks.lua`.
+//! The replies of `decide.lua`, `checks.lua` and `lean.lua`.
 
 use std::sync::Arc;
 
@@ -31,6 +31,8 @@ pub(crate) enum Status<D = ScriptDecision> {
     EarlierHold(HoldId),
     /// 8: the extra keys of each part that must be named.
     MissingKeys(Vec<ExtraKeys>),
+    /// `lean.lua` leaves it to `checks.lua`, which needs these keys of each part.
+    NotPlain(ExtraKeys),
 }
 
 /// What a script has decided.
@@ -127,6 +129,7 @@ impl<D> Status<D> {
             Self::HoldExists { is_active } => Status::HoldExists { is_active: *is_active },
             Self::EarlierHold(id) => Status::EarlierHold(*id),
             Self::MissingKeys(missing) => Status::MissingKeys(missing.clone()),
+            Self::NotPlain(extra) => Status::NotPlain(*extra),
         }
     }
 }
@@ -147,9 +150,10 @@ impl Status {
             Self::IdReused | Self::HoldExists { .. } => Refusal::IdReused.into(),
             Self::AlreadySettled => Refusal::AlreadySettled.into(),
             // The executor retries these, and none has written.
-            Self::OutsideCalendar(_) | Self::EarlierHold(_) | Self::MissingKeys(_) => {
-                malformed_reply(false)
-            }
+            Self::OutsideCalendar(_)
+            | Self::EarlierHold(_)
+            | Self::MissingKeys(_)
+            | Self::NotPlain(_) => malformed_reply(false),
         })
     }
 }
@@ -181,6 +185,40 @@ impl Status<GroupDecision> {
             Err(error) => engine_error(error, true),
         };
         groups.map(|_| Err(error.clone())).collect()
+    }
+
+    /// The replies of `lean.lua` to groups.
+    pub(crate) fn of_lean_groups<'a>(
+        reply: Result<Value, CallError>,
+        groups: impl ExactSizeIterator<Item = (u64, &'a ScriptRequest)> + Clone,
+    ) -> Vec<GroupReply> {
+        let error = match reply {
+            Ok(Value::BulkString(bytes)) => match Self::read_lean(&bytes, groups.clone()) {
+                Some(replies) => return replies,
+                None => malformed_reply(true),
+            },
+            Ok(_) => malformed_reply(true),
+            Err(error) => engine_error(error, true),
+        };
+        groups.map(|_| Err(error.clone())).collect()
+    }
+
+    fn read_lean<'a>(
+        bytes: &[u8],
+        groups: impl ExactSizeIterator<Item = (u64, &'a ScriptRequest)>,
+    ) -> Option<Vec<GroupReply>> {
+        let mut reader = LeanReader(bytes);
+        let now = Micros::new(reader.number()?);
+        let mut replies = Vec::with_capacity(groups.len());
+        for (times, request) in groups {
+            let status = match reader.times()? {
+                ASK_GENERAL => Self::NotPlain(ExtraKeys::NONE),
+                ASK_GENERAL_WITH_HOLDS => Self::NotPlain(ExtraKeys::HOLDS),
+                allowed => Self::Decided(reader.group(u64::from(allowed), times, now, request)?),
+            };
+            replies.push(Ok(Arc::new(status)));
+        }
+        reader.0.is_empty().then_some(replies)
     }
 
     /// How many checks are admitted: the first ones.
@@ -418,6 +456,66 @@ impl ReplyReader {
         }
         // Surplus numbers are malformed, too.
         (self.0.len() == 0).then_some(GroupDecision { allowed, charged, others })
+    }
+}
+
+/// Instead of a number of checks in the reply of `lean.lua`.
+const ASK_GENERAL: u16 = 65_535;
+const ASK_GENERAL_WITH_HOLDS: u16 = 65_534;
+
+/// Reads the reply of `lean.lua`.
+struct LeanReader<'a>(&'a [u8]);
+
+impl LeanReader<'_> {
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn times(&mut self) -> Option<u16> {
+        self.bytes().map(u16::from_le_bytes)
+    }
+
+    /// A whole number, stored as a double.
+    #[expect(clippy::cast_possible_truncation, reason = "a whole number in the range")]
+    fn number(&mut self) -> Option<u64> {
+        let number = f64::from_le_bytes(self.bytes()?);
+        let is_whole = (0.0..=Micros::MAX.get() as f64).contains(&number) && number.fract() == 0.0;
+        is_whole.then_some(number as u64)
+    }
+
+    /// The decision on a group of equal checks: computed from the state of each part, as
+    /// `checks.lua` would.
+    fn group(
+        &mut self,
+        allowed: u64,
+        times: u64,
+        now: Micros,
+        request: &ScriptRequest,
+    ) -> Option<GroupDecision> {
+        let mut decision = GroupDecision { allowed, charged: Vec::new(), others: Vec::new() };
+        for LimitCharge { limit, cost, .. } in request.parts.iter() {
+            let (limit, at) = (limit.limit(), limit.moment(now));
+            let mut numbers = [0; 3];
+            let numbers = numbers.get_mut(..limit.stored_len()?)?;
+            for number in &mut *numbers {
+                *number = self.number()?;
+            }
+            if allowed > 0 {
+                let verdict = match limit.is_queue() {
+                    true => limit.charge_stored(numbers, &at, *cost),
+                    false => limit.look_at_stored(numbers, &at, Cost::ZERO),
+                };
+                let verdict = Verdict { allowed: true, retry_after: Wait::NONE, ..verdict };
+                decision.charged.push((allowed, PartReply { verdict, held: 0 }));
+            }
+            if allowed < times {
+                let verdict = limit.look_at_stored(numbers, &at, *cost);
+                decision.others.push(PartReply { verdict, held: 0 });
+            }
+        }
+        (allowed <= times).then_some(decision)
     }
 }
 

@@ -217,6 +217,8 @@ pub(crate) struct ScriptRequest {
     pub(crate) record: String,
     /// It counts only when replicas confirm it, if any must.
     pub(crate) confirmed: bool,
+    /// It is sent by `lean.lua`.
+    pub(crate) is_lean: bool,
 }
 
 impl ScriptRequest {
@@ -232,6 +234,7 @@ impl ScriptRequest {
             earlier: None,
             record: String::new(),
             confirmed: true,
+            is_lean: false,
         }
     }
 
@@ -254,9 +257,22 @@ impl ScriptRequest {
         held.map(|part| LimitCharge { hold: PartHold::Ended, ..part.clone() }).collect()
     }
 
-    /// Whether it is sent by `checks.lua`, with others.
+    /// Whether it is sent by `lean.lua` or `checks.lua`, with others.
     pub(crate) fn is_plain_check(&self) -> bool {
         self.op == ScriptOp::Check && self.once.is_none()
+    }
+
+    /// Whether `lean.lua` may decide it, if the stored values are plain, too.
+    pub(crate) fn may_be_lean(&self) -> bool {
+        let is_free = self.parts.first().is_some_and(|part| part.cost.is_zero());
+        let is_lean = |(part, extra): (&LimitCharge, &ExtraKeys)| {
+            let LimitCharge { limit, cost, .. } = part;
+            *extra == ExtraKeys::NONE
+                && cost.is_zero() == is_free
+                && !limit.is_shadow()
+                && limit.limit().stored_len().is_some()
+        };
+        self.is_plain_check() && self.parts.iter().zip(&self.extra_keys).all(is_lean)
     }
 
     pub(crate) fn may_write(&self) -> bool {

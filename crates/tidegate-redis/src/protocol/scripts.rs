@@ -1,8 +1,9 @@
 //! The scripts, assembled from the files in `lua/`.
 //!
-//! There is one for each algorithm, and one with all of them for calls that mix algorithms. Each
-//! exists twice: for many checks at once, and for one call of any kind. Redis parses a script once,
-//! but executes all of it on every call, so a short one is faster.
+//! `lean.lua` decides plain checks. For all else there is one script for each algorithm, and one
+//! with all of them for calls that mix algorithms. Each exists twice: for many checks at once, and
+//! for one call of any kind. Redis parses a script once, but executes all of it on every call, so a
+//! short one is faster.
 
 use std::sync::OnceLock;
 
@@ -37,6 +38,22 @@ pub fn checks_script(algorithms: &[Algorithm]) -> &'static str {
     &ScriptVariant::of(algorithms.iter().copied()).checks().text
 }
 
+/// The script that decides plain checks: buckets, fixed and approximate windows, without holds. What
+/// it leaves undecided, [`checks_script`] decides. `docs/redis-scripts.md` describes how to call it.
+///
+/// ```
+/// let text = tidegate_redis::lean_script();
+/// assert!(text.len() < tidegate_redis::checks_script(&[]).len() / 4);
+/// ```
+pub fn lean_script() -> &'static str {
+    &lean().text
+}
+
+pub(crate) fn lean() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new(LEAN.into()))
+}
+
 /// A script and its digest for `EVALSHA`.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -56,6 +73,7 @@ const FORECAST: &str = include_str!("../../lua/forecast.lua");
 const ENTRIES: &str = include_str!("../../lua/entries.lua");
 const PARTS: &str = include_str!("../../lua/parts.lua");
 const DECIDE: &str = include_str!("../../lua/decide.lua");
+const LEAN: &str = include_str!("../../lua/lean.lua");
 const CHECKS: &str = include_str!("../../lua/checks.lua");
 
 /// Which algorithms a script contains: one, or all.
@@ -69,7 +87,10 @@ impl Script {
     /// Concatenates these files.
     pub(crate) fn of(files: &[&str]) -> Self {
         // Replicate the effects and not the script, which reads the clock. Redis 7 always does.
-        let text = format!("redis.replicate_commands()\n{}", files.join("\n"));
+        Self::new(format!("redis.replicate_commands()\n{}", files.join("\n")))
+    }
+
+    fn new(text: String) -> Self {
         let digest = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, digest }
     }

@@ -173,8 +173,7 @@ fn the_recipe_names_every_command_of_the_scripts_and_no_other() {
         .filter(|path| path.is_file())
         .map(|path| fs::read_to_string(path).unwrap())
         .flat_map(|text| {
-            let calls =
-                text.split("redis.call('").skip(1).chain(text.split("redis.pcall('").skip(1));
+            let calls = text.split("call('").skip(1);
             calls.map(|call| call.split('\'').next().unwrap().to_lowercase()).collect::<Vec<_>>()
         })
         .collect();

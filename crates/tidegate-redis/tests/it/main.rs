@@ -24,6 +24,7 @@ mod cross_slot_step_failure;
 mod data_loss;
 mod heartbeats;
 mod known_script_bugs;
+mod lean_script;
 mod many_holds;
 mod named_keys;
 mod namespace_secret;

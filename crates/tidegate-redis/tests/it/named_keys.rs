@@ -90,6 +90,9 @@ async fn the_holds_key_is_named_only_while_holds_are_known_to_exist() {
         let (other, limiter) = (server.limiter(limit), server.limiter(limit));
         limiter.check("warm up").await.unwrap();
         limiter.check("warm up").peek().await.unwrap();
+        // A check of a key with holds loads the script for all checks.
+        limiter.reserve("warm up", 1).await.unwrap().keep();
+        limiter.check("warm up").await.unwrap();
         let kept = other.reserve("k", 2).await.unwrap().keep();
         server.keys();
         // The hold of another engine costs one extra call.

@@ -32,6 +32,7 @@ impl Python {
         fs::write(dir.join("check.py"), program).unwrap();
         let script = tidegate_redis::decide_script(&[Algorithm::TokenBucket]);
         fs::write(dir.join("token-bucket.lua"), script).unwrap();
+        fs::write(dir.join("lean.lua"), tidegate_redis::lean_script()).unwrap();
         Some(Self { dir })
     }
 
