@@ -508,11 +508,11 @@ impl LeanReader<'_> {
                     false => limit.look_at_stored(numbers, &at, Cost::ZERO),
                 };
                 let verdict = Verdict { allowed: true, retry_after: Wait::NONE, ..verdict };
-                decision.charged.push((allowed, PartReply { verdict, held: 0 }));
+                decision.charged.push((allowed, PartReply::new(verdict, 0)));
             }
             if allowed < times {
                 let verdict = limit.look_at_stored(numbers, &at, *cost);
-                decision.others.push(PartReply { verdict, held: 0 });
+                decision.others.push(PartReply::new(verdict, 0));
             }
         }
         (allowed <= times).then_some(decision)

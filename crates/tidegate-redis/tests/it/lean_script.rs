@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Connection, Value};
 use testkit::redis::RedisServer;
 use tidegate::{
-    Call, Charge, Clock as _, Cost, Decision, Engine as _, EngineError, Expiry, HoldId,
+    Call, Charge, Clock as _, Cost, Costs, Decision, Engine as _, EngineError, Expiry, HoldId,
     IdempotencyKey, Limit, ManualClock, Micros, Op, Rule, RuleLimit,
 };
 use tidegate_model::{TraceRng, run_size};
@@ -170,8 +170,11 @@ async fn the_lean_script_and_the_general_one_decide_alike() {
             }
             1 | 2 if !holds.is_empty() => {
                 let id = holds.swap_remove(rng.index(holds.len()));
-                call =
-                    Call { op: Op::Settle { id, cost: None }, charges: &[], idempotency_key: None };
+                call = Call {
+                    op: Op::Settle { id, costs: Costs::AsHeld },
+                    charges: &[],
+                    idempotency_key: None,
+                };
             }
             3 => call.idempotency_key = Some(IdempotencyKey::new(&id).unwrap()),
             4 => call.op = Op::Refund,
