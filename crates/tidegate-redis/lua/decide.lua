@@ -10,11 +10,12 @@
 --       7 hold, visit: record of the client; drop: only if the record is this, or ''
 --       8 number of parts, then for each part:
 --          extra keys: 0 none, 1 the log, 2 the holds, 3 both; algorithm, its numbers (see each
---          file's "limit"), boundaries of calendar windows: how many, then each; cost; hold: '' for a
---          part that is not held, else for hold and visit its expiry (0 release, 1 charge), for
---          settle the cost to charge or 'held' for what is held, for renew and drop 'held';
---          caller ('' for none); mode: '' enforced, 'shadow' evaluated and not enforced, 'call' enforced, and
---          the limit comes with the call
+--          file's "limit"), boundaries of calendar windows: how many, then each; cost;
+--          hold: '' for a part that is not held, else for hold and visit its expiry (0 release, 1
+--          charge), for settle the cost to charge or 'held' for what is held, for renew and drop
+--          'held';
+--          caller ('' for none); mode: '' enforced, 'shadow' evaluated and not enforced, 'call'
+--          enforced, and the limit comes with the call
 -- reply {status, now, refunded, expired, id of the new hold or '', then for each part:
 --        allowed, retry_after (-1 never), delay, remaining, reset_after, used, held}   spans in us
 --       after `settle`, `renew`, `drop` and with status 6 the capacity of each part follows; after

@@ -77,7 +77,7 @@ pub use layers::{
 #[doc(hidden)]
 pub use limiter::attribute as __attribute;
 pub use limiter::{
-    Check, Enter, Entered, GlobalInUse, Limited, Limiter, Reservation, Reserve, Settlement, Slot,
+    Check, Enter, Entered, GlobalInUse, Limited, Limiter, Reservation, Reserve, Settled, Slot,
     Update,
 };
 pub use memory::{Memory, MemoryBuilder};

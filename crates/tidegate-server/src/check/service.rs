@@ -11,7 +11,7 @@ use tidegate::policy::{ListMode, Request, RuleTarget};
 use tidegate::{
     Clock, Costs, Decision, Engine, EngineError, Expiry, Health, HoldId, IdempotencyKey,
     Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy, Refusal, Reservation,
-    RuleCheck, RuleCost, RuleLimit, Settlement,
+    RuleCheck, RuleCost, RuleLimit, Settled,
 };
 
 use super::accounting::Accounting;
@@ -289,7 +289,7 @@ impl CheckService {
                 return self.settled(action, decision);
             }
         };
-        self.settled(action, result.map(Settlement::into_decision))
+        self.settled(action, result.map(Settled::into_decision))
     }
 
     /// Commits with the keys as the rules count them.
@@ -297,7 +297,7 @@ impl CheckService {
         &self,
         reservation: Reservation,
         costs: &[RuleCost<'_>],
-    ) -> Result<Settlement, EngineError> {
+    ) -> Result<Settled, EngineError> {
         let active = self.active();
         let keys = costs.iter().map(|cost| active.policy.counted_key(cost.rule, cost.key?));
         let keys: Vec<Option<Vec<String>>> = keys.collect();

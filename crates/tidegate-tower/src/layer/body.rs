@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use pin_project_lite::pin_project;
 use tidegate::{Cost, Costs, RuleCost, Slot};
 
-use super::settlement::{CostMeter, RuleCosts, Settlement, SettlementKind};
+use super::settlement::{CostMeter, CostsByRule, Settlement, SettlementKind};
 
 /// A body that can carry a denial, and hold a [`RequestGuard`] until it ends.
 ///
@@ -186,7 +186,7 @@ enum PendingCharge {
     /// This much; `None` charges the estimate.
     Known(Option<u64>),
     /// This much under each rule; the estimate under those that are not named.
-    Each(RuleCosts),
+    Each(CostsByRule),
     Bytes {
         each: u64,
         seen: u64,
@@ -262,7 +262,7 @@ impl Drop for RequestGuard {
         let by_rule = match &self.due {
             PendingCharge::Each(costs) => costs.clone(),
             PendingCharge::Meter(meter) => meter.by_rule(),
-            _ => RuleCosts::new(),
+            _ => CostsByRule::new(),
         };
         let cost = match &self.due {
             PendingCharge::None => Some(0),

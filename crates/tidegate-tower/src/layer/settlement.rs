@@ -37,10 +37,10 @@ pub(super) enum SettlementKind {
 }
 
 type ResponseCost = Arc<dyn Fn(&Parts) -> Option<u64> + Send + Sync>;
-type ResponseCosts = Arc<dyn Fn(&Parts) -> RuleCosts + Send + Sync>;
+type ResponseCosts = Arc<dyn Fn(&Parts) -> CostsByRule + Send + Sync>;
 
 /// Actual costs by the name of the rule.
-pub(super) type RuleCosts = Vec<(String, u64)>;
+pub(super) type CostsByRule = Vec<(String, u64)>;
 
 impl Settlement {
     /// From the head of the response. `None` charges the estimate, 0 charges nothing.
@@ -60,7 +60,8 @@ impl Settlement {
     /// ```
     /// use tidegate_tower::Settlement;
     /// Settlement::each_from_response(|response| {
-    ///     let tokens = response.headers.get("x-tokens").and_then(|n| n.to_str().ok()?.parse().ok());
+    ///     let tokens = response.headers.get("x-tokens").and_then(|n| n.to_str().ok());
+    ///     let tokens = tokens.and_then(|n| n.parse().ok());
     ///     tokens.map(|tokens| ("tokens".to_string(), tokens)).into_iter().collect()
     /// });
     /// ```
@@ -123,7 +124,7 @@ pub struct CostMeter(Arc<ReportedCost>);
 #[derive(Debug)]
 struct ReportedCost {
     of_all: AtomicU64,
-    by_rule: Mutex<RuleCosts>,
+    by_rule: Mutex<CostsByRule>,
 }
 
 /// No cost was reported.
@@ -161,7 +162,7 @@ impl CostMeter {
         }
     }
 
-    pub(super) fn by_rule(&self) -> RuleCosts {
+    pub(super) fn by_rule(&self) -> CostsByRule {
         self.0.by_rule.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -39,8 +39,8 @@ impl HoldGuard {
         }
     }
 
-    /// Records the costs under the limits of `plan`, by which `hold` was made, if the store has lost
-    /// the hold by its end.
+    /// Records the costs under the limits of `plan`, by which `hold` was made, if the store has
+    /// lost the hold by its end.
     pub(super) fn set_charges(&mut self, hold: HoldSpec, plan: &Plan<'_>) {
         self.contents.set_charges(hold, plan);
     }

@@ -109,8 +109,8 @@ impl HoldContents {
         self.charges = held.collect();
     }
 
-    /// The costs as they are charged without a caller that could be told of a refusal: one cost is
-    /// that of each rule, whatever was held, and rules that are not held are left out.
+    /// The costs of a hold that is dropped, when no caller receives a refusal: one cost is that of
+    /// each rule, whatever was held, and rules that are not held are left out.
     pub(super) fn unrefusable(&self, costs: OwnedCosts) -> OwnedCosts {
         let key_of = |held: &'_ HeldCharge| OwnedKey::of(held.of.charge(Cost::ZERO).key);
         match costs {

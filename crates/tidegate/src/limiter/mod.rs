@@ -42,7 +42,7 @@ pub use self::enter::{Enter, Entered};
 pub use self::global::GlobalInUse;
 use self::lines::line_of_charge;
 pub use self::reservation::{Reservation, Reserve};
-pub use self::settlement::Settlement;
+pub use self::settlement::Settled;
 use self::settlement_counts::SettlementCounts;
 pub use self::slot::Slot;
 pub use self::update::Update;

@@ -10,7 +10,7 @@ use tidegate_core::{Cost, Expiry, Micros};
 use super::check::Check;
 use super::hold_guard::HoldGuard;
 use super::hold_settlement::OwnedCosts;
-use super::settlement::Settlement;
+use super::settlement::Settled;
 use super::{Limited, Limiter};
 use crate::{
     Costs, Decision, EngineError, HoldId, HoldKind, HoldSpec, Key, Op, RuleCheck, RuleCost,
@@ -145,7 +145,7 @@ impl Reservation {
     /// Settles the reservation and charges `cost`, which may be less or more than was reserved, to
     /// each rule. Refused if the rules were reserved at different costs: see
     /// [`commit_each`](Self::commit_each). After expiry the cost is charged all the same, and the
-    /// settlement is [`late`](Settlement::late); so it is if the store has lost the reservation,
+    /// settlement is [`late`](Settled::late); so it is if the store has lost the reservation,
     /// unless it was found by its id.
     ///
     /// If this fails or is dropped, the reservation stays until it expires: the work was done, so
@@ -153,14 +153,12 @@ impl Reservation {
     pub fn commit(
         self,
         cost: u64,
-    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Settled, EngineError>> + Send + use<> {
         self.settle(Costs::All(Cost::total(cost)))
     }
 
     /// Settles the reservation and charges what was reserved. See [`commit`](Self::commit).
-    pub fn commit_all(
-        self,
-    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+    pub fn commit_all(self) -> impl Future<Output = Result<Settled, EngineError>> + Send + use<> {
         self.settle(Costs::AsHeld)
     }
 
@@ -177,23 +175,23 @@ impl Reservation {
     pub fn commit_each(
         self,
         costs: &[RuleCost<'_>],
-    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Settled, EngineError>> + Send + use<> {
         self.settle(Costs::Each(costs))
     }
 
     fn settle(
         mut self,
         costs: Costs<'_>,
-    ) -> impl Future<Output = Result<Settlement, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Settled, EngineError>> + Send + use<> {
         // Before the future is made: it may be dropped unpolled.
         self.guard.keep();
         let costs = OwnedCosts::from(costs);
-        async move { self.guard.settle(costs).await.map(Settlement::new) }
+        async move { self.guard.settle(costs).await.map(Settled::new) }
     }
 
     /// Settles the reservation and charges nothing; releases slots of a `concurrency` limit.
-    pub async fn cancel(self) -> Result<Settlement, EngineError> {
-        self.guard.settle(OwnedCosts::All(Cost::ZERO)).await.map(Settlement::new)
+    pub async fn cancel(self) -> Result<Settled, EngineError> {
+        self.guard.settle(OwnedCosts::All(Cost::ZERO)).await.map(Settled::new)
     }
 
     /// Extends the reservation to `ttl` from now. It had expired if the decision is marked

@@ -9,11 +9,11 @@ use crate::{Decision, RuleLimit, SettledCost, Source};
 /// What settling a reservation has charged. It is no decision: the work was done, so nothing is
 /// allowed or denied.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settlement {
+pub struct Settled {
     decision: Decision,
 }
 
-impl Settlement {
+impl Settled {
     pub(super) fn new(decision: Decision) -> Self {
         Self { decision }
     }

@@ -68,8 +68,8 @@ impl Slot {
         self.guard.set_costs_on_drop(costs);
     }
 
-    /// Records the costs of the drop under the limits of `plan`, by which `op` made the hold, if the
-    /// store has lost the hold by then. Needed only if a cost is charged at the end.
+    /// Records the costs of the drop under the limits of `plan`, by which `op` made the hold, if
+    /// the store has lost the hold by then. Needed only if a cost is charged at the end.
     pub fn record_if_lost(&mut self, op: Op<'_>, plan: &Plan<'_>) {
         if let Op::Hold(hold) = op {
             self.guard.set_charges(hold, plan);

@@ -86,18 +86,18 @@ pub(super) struct StoredHold {
     /// Made for one request, so it is removed when it is settled; see
     /// [`HoldKind`](crate::HoldKind).
     pub(super) is_per_request: bool,
-    pub(super) settled: Option<Settled>,
+    pub(super) settled: Option<SettledHold>,
     pub(super) forget_at: Micros,
     pub(super) rule: RuleNumber,
 }
 
 /// How a hold was settled.
-pub(super) struct Settled {
+pub(super) struct SettledHold {
     expired: bool,
     decision: StoredDecision,
 }
 
-impl Settled {
+impl SettledHold {
     pub(super) fn new(decision: &Decision) -> Self {
         let expired = decision.expired();
         let decision = match decision.verdicts[..] {

@@ -5,7 +5,7 @@ use tidegate_core::{Cost, Expiry, Hold, Micros, Verdict};
 
 use super::cell::CellLocation;
 use super::locked_shards::{CellCharge, CellCharges, LockedShards, peek};
-use super::records::{HeldCell, Settled, StoredHold};
+use super::records::{HeldCell, SettledHold, StoredHold};
 use super::rule_records::RuleNumber;
 use super::state::Memory;
 use super::table::Table;
@@ -159,7 +159,7 @@ impl Memory {
                 decision.push(part.limit, after);
                 locked.drop_if_recovered(part, location, now);
             }
-            hold.settled = Some(Settled::new(&decision));
+            hold.settled = Some(SettledHold::new(&decision));
             hold.forget_at = now.saturating_add(HoldId::RETENTION);
             Ok(decision)
         })

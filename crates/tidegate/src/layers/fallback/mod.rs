@@ -183,8 +183,8 @@ impl<E: Engine> Fallback<E> {
         Ok(decision)
     }
 
-    /// Settles or renews a hold that was made here. The costs of rules that are not counted here are
-    /// left out.
+    /// Settles or renews a hold that was made here. The costs of rules that are not counted here
+    /// are left out.
     fn settle_locally(&self, call: Call<'_>) -> Result<Decision, EngineError> {
         let Op::Settle { id, costs: Costs::Each(each) } = call.op else {
             return self.local.decide(call).now();
