@@ -169,7 +169,7 @@ where
                 let names: Vec<String> = (0..MAX_CELLS).map(name_of).collect();
                 let each = names.iter().zip(costs).filter_map(|(rule, cost)| {
                     let key = (id % 2 == 0).then_some(key);
-                    Some(RuleCost { rule, key, cost: Cost::total(cost?) })
+                    Some(RuleCost { rule, key, cost: Cost::total(cost?), if_held: false })
                 });
                 let each: Vec<RuleCost<'_>> = each.collect();
                 let is_cancel = !each.is_empty()

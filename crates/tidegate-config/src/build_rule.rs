@@ -45,9 +45,6 @@ pub(crate) fn build(written: &RuleFile) -> BuiltRule {
                 if let Some(size) = lease {
                     built = built.lease(size);
                 }
-                if let Some(unit) = written.unit {
-                    built = built.unit(unit);
-                }
                 if let Some(on_reserve) = written.reserve {
                     built = built.on_reserve(on_reserve);
                 }
@@ -55,6 +52,10 @@ pub(crate) fn build(written: &RuleFile) -> BuiltRule {
                     built = built.on_expiry(on_expiry.into());
                 }
                 rule = Some(built);
+            }
+            Err(error @ InvalidRule::Unit(..)) => reader.fault("unit", "unit", error),
+            Err(error @ InvalidRule::Estimate { .. }) => {
+                reader.fault("estimate", "estimate", error);
             }
             Err(error) => reader.fault("", "rule", error),
         }
@@ -120,6 +121,8 @@ impl RuleReader {
             enforcement: if written.shadow { Enforcement::Shadow } else { Enforcement::Enforce },
             then: if written.stop == Some(true) { AfterMatch::Stop } else { AfterMatch::Continue },
             cost_header: written.cost.as_deref().and_then(|cost| self.cost(cost)),
+            unit: written.unit,
+            estimate: written.estimate.map(u64::from),
             overrides: self.overrides(written, &key),
             allow: self.entries(&written.allow, "allow", &key),
             deny: self.entries(&written.deny, "deny", &key),

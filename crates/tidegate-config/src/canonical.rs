@@ -35,6 +35,7 @@ pub(crate) fn canonical(written: &RuleFile, draft: &RuleDraft) -> RuleFile {
         stop: written.stop.filter(|stop| *stop),
         cost: draft.cost_header.as_deref().map(|name| format!("header:{name}")),
         unit: written.unit,
+        estimate: written.estimate,
         reserve: written.reserve,
         on_expiry: written.on_expiry,
         lease: written.lease,

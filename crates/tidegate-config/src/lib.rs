@@ -52,6 +52,7 @@ mod on_expiry;
 mod on_store_failure;
 mod parse;
 mod policy_file;
+mod price_file;
 mod ratio;
 mod rule_file;
 mod rule_json;

@@ -1,6 +1,7 @@
 //! The fields of a policy file. The doc comments become the descriptions in the JSON Schema and in
 //! `docs/reference/policy.md`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -9,6 +10,7 @@ use tidegate::policy::OnMissingKey;
 
 use crate::errors::redact;
 use crate::on_store_failure::OnStoreFailureSetting;
+use crate::price_file::{MoneyFile, PriceFile};
 use crate::rule_file::{LeaseSetting, RuleFile};
 use crate::tls_files::TlsFiles;
 use crate::wire_settings::{HeaderStyleSetting, RefundToken};
@@ -102,6 +104,13 @@ pub(crate) struct PolicyFile {
         extend("examples" = [0.1], "exclusiveMinimum" = 0, "maximum" = 1)
     )]
     pub(crate) retry_jitter: Option<f64>,
+    /// Unit of `prices` and of rules with `unit: money`.
+    #[schemars(with = "MoneyFile")]
+    pub(crate) money: Option<MoneyFile>,
+    /// Prices of language models by name, for reservations with `model` and `usage`; see
+    /// budgets.md. `"*"` is for models that are not listed.
+    #[schemars(extend("maxProperties" = 1_000))]
+    pub(crate) prices: BTreeMap<String, PriceFile>,
     /// Defaults for the rules of this file and the files it includes. The nearest `defaults` wins.
     #[schemars(with = "Defaults")]
     pub(crate) defaults: Option<Defaults>,

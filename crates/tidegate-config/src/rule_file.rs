@@ -75,10 +75,16 @@ pub struct RuleFile {
         extend("examples" = ["header:x-cost"], "pattern" = r"^header:.+$|\$\{")
     )]
     pub cost: Option<String>,
-    /// What the rule counts. It sets the defaults of `reserve` and `on_expiry`.
+    /// What the rule counts. It sets the defaults of `reserve` and `on_expiry`, the cost of a
+    /// reservation with `model` and `usage`, and the unit in headers. Default: plain permits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Unit")]
+    #[schemars(with = "Unit", extend("examples" = ["tokens"]))]
     pub unit: Option<Unit>,
+    /// Cost of a reservation that names none; default 1. `tidegate_settled_ratio` shows how it
+    /// compares with what is charged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32", extend("examples" = [800], "minimum" = 1))]
+    pub estimate: Option<u32>,
     /// What a reservation does with the rule; default: `charge` for `unit: requests`, else `hold`.
     /// `concurrency` limits are always held.
     #[serde(skip_serializing_if = "Option::is_none")]

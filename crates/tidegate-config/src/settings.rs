@@ -2,8 +2,10 @@
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::pricing::Prices;
 use tidegate::{Network, Span};
 #[cfg(feature = "redis")]
 use tidegate_redis::{InvalidUrl, RedisBuilder, RedisUrl};
@@ -12,6 +14,7 @@ use crate::errors::field_error::FieldError;
 use crate::memory_size::MemorySize;
 use crate::on_store_failure::OnStoreFailureSetting;
 use crate::policy_file::{PolicyFile, SecretText, StoreUrl};
+use crate::price_file;
 use crate::ratio::RatioSetting;
 use crate::tls_files::TlsFiles;
 use crate::wire_settings::{HeaderStyleSetting, RefundToken};
@@ -54,6 +57,8 @@ pub struct ServerSettings {
     pub fallback_ratio: RatioSetting,
     /// Random jitter added to `retry_after`, as a fraction of it.
     pub retry_jitter: Option<RatioSetting>,
+    /// Prices of language models.
+    pub prices: Option<Arc<Prices>>,
 }
 
 impl Default for ServerSettings {
@@ -74,6 +79,7 @@ impl Default for ServerSettings {
             on_store_failure: OnStoreFailureSetting::default(),
             fallback_ratio: RatioSetting::default(),
             retry_jitter: None,
+            prices: None,
         }
     }
 }
@@ -128,6 +134,7 @@ impl ServerSettings {
             }
             settings.confirmed_by = replicas;
         }
+        settings.prices = price_file::read(file.money.as_ref(), &file.prices, faults).map(Arc::new);
         settings.tls = file.tls.as_ref().map(|tls| certificates(tls, folder, faults));
         settings.adhoc = file.adhoc.unwrap_or(settings.adhoc);
         settings.headers = file.headers.unwrap_or_default();

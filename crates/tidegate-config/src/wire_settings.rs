@@ -19,6 +19,10 @@ pub enum HeaderStyleSetting {
     /// Only `X-RateLimit-*`, with `X-RateLimit-Reset` in seconds since 1970.
     #[serde(rename = "epoch")]
     Epoch,
+    /// As `draft-8`, and `x-ratelimit-limit-requests`, `-remaining-tokens`, `-reset-tokens` and so
+    /// on, which clients of OpenAI read.
+    #[serde(rename = "openai")]
+    OpenAi,
 }
 
 /// The token that a refund needs.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tidegate::{Clock, Decision, Micros, RuleLimit, Verdict, Wait};
+use tidegate::{Clock, Decision, Micros, RuleLimit, Unit, Verdict, Wait};
 
 use crate::policy_names::PolicyNames;
 
@@ -28,6 +28,26 @@ pub static X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-rateli
 /// `X-RateLimit-Reset`: seconds until the most restrictive limit is fully recovered; in
 /// [`HeaderStyle::Epoch`] the time since the epoch.
 pub static X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// The names that clients of OpenAI read: limit, remaining and reset of each unit that they know.
+static OPENAI: [(Unit, [HeaderName; 3]); 2] = [
+    (
+        Unit::Requests,
+        [
+            HeaderName::from_static("x-ratelimit-limit-requests"),
+            HeaderName::from_static("x-ratelimit-remaining-requests"),
+            HeaderName::from_static("x-ratelimit-reset-requests"),
+        ],
+    ),
+    (
+        Unit::Tokens,
+        [
+            HeaderName::from_static("x-ratelimit-limit-tokens"),
+            HeaderName::from_static("x-ratelimit-remaining-tokens"),
+            HeaderName::from_static("x-ratelimit-reset-tokens"),
+        ],
+    ),
+];
 
 /// Which version of the headers about limits is written. Clients of older libraries read older
 /// ones.
@@ -57,6 +77,18 @@ pub enum HeaderStyle {
     /// Only `X-RateLimit-*`, with a reset in seconds since 1970, as GitHub and the legacy headers
     /// of express-rate-limit have it.
     Epoch,
+    /// As [`Draft8`](Self::Draft8), and what clients of OpenAI read: the most restrictive limit of
+    /// requests and that of tokens. A rule without a unit counts requests.
+    ///
+    /// ```text
+    /// x-ratelimit-limit-requests: 60
+    /// x-ratelimit-remaining-requests: 59
+    /// x-ratelimit-reset-requests: 1s
+    /// x-ratelimit-limit-tokens: 100000
+    /// x-ratelimit-remaining-tokens: 98500
+    /// x-ratelimit-reset-tokens: 6m0s
+    /// ```
+    OpenAi,
 }
 
 /// The headers that report a decision to a client.
@@ -73,7 +105,9 @@ pub enum HeaderStyle {
 ///
 /// `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers, from -08 on:
 ///
-/// - `q` is the capacity. `w` is the number of seconds in which an empty limit recovers fully. It
+/// - `q` is the capacity. `qu` is what it counts: `concurrent-requests` for a `concurrency` limit,
+///   `tokens` or `money` as the rule says; without it, requests. The draft registers no unit for
+///   tokens and money. `w` is the number of seconds in which an empty limit recovers fully. It
 ///   is left out unless it is a constant number of whole seconds ([`tidegate::Limit::recovery`]).
 /// - `r` is what remains. `t` is the number of seconds until a denied request would be allowed, or,
 ///   for an allowed one, until the limit is fully recovered. A limit that can never allow the
@@ -95,6 +129,15 @@ struct LimitHeaders {
     /// `RateLimit`, if it is a list of all limits.
     state: Option<HeaderValue>,
     most_restrictive: MostRestrictive,
+    /// In [`HeaderStyle::OpenAi`].
+    by_unit: Vec<UnitHeaders>,
+}
+
+/// The most restrictive limit of one unit.
+#[derive(Clone, Debug)]
+struct UnitHeaders {
+    names: &'static [HeaderName; 3],
+    verdict: Verdict,
 }
 
 /// The limit that the headers about a single limit describe.
@@ -136,6 +179,11 @@ impl RateLimitHeaders {
     ) -> Self {
         let limits = match style {
             HeaderStyle::Draft8 => LimitHeaders::new(decision, limits),
+            HeaderStyle::OpenAi => {
+                let limits: Vec<_> = limits.into_iter().collect();
+                let by_unit = UnitHeaders::all(decision, &limits);
+                LimitHeaders::new(decision, limits).map(|all| LimitHeaders { by_unit, ..all })
+            }
             older => LimitHeaders::older(older, clock, decision, limits),
         };
         Self { limits, denial: DenialHeaders::of(decision) }
@@ -155,10 +203,17 @@ impl RateLimitHeaders {
         let _ = headers.try_reserve(Self::ADDED);
         limits.policy.map(|policy| headers.append(&RATELIMIT_POLICY, policy));
         limits.state.map(|state| headers.append(&RATELIMIT, state));
-        let remaining = headers.get(&X_RATELIMIT_REMAINING);
-        let remaining = remaining.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-        if remaining.is_none_or(|remaining| limits.most_restrictive.remaining < remaining) {
+        let is_tighter = |remaining: u64, headers: &HeaderMap, name: &HeaderName| {
+            let before = headers.get(name).and_then(|value| value.to_str().ok()?.parse().ok());
+            before.is_none_or(|before: u64| remaining < before)
+        };
+        if is_tighter(limits.most_restrictive.remaining, headers, &X_RATELIMIT_REMAINING) {
             limits.most_restrictive.write(headers);
+        }
+        for unit in limits.by_unit {
+            if is_tighter(unit.verdict.remaining, headers, &unit.names[1]) {
+                unit.write(headers);
+            }
         }
     }
 
@@ -179,6 +234,51 @@ impl RateLimitHeaders {
         limits.policy.clone().map(|policy| headers.insert(&RATELIMIT_POLICY, policy));
         limits.state.clone().map(|state| headers.insert(&RATELIMIT, state));
         limits.most_restrictive.clone().write(headers);
+        limits.by_unit.iter().for_each(|unit| unit.write(headers));
+    }
+}
+
+impl UnitHeaders {
+    fn all(decision: &Decision, limits: &[&Arc<RuleLimit>]) -> Vec<Self> {
+        let of_unit = |(unit, names): &'static (Unit, [HeaderName; 3])| {
+            let counts = |limit: &RuleLimit| {
+                let is_rate = limit.limit().lease().is_none();
+                is_rate && limit.unit().unwrap_or(Unit::Requests) == *unit
+            };
+            let pairs = decision.pair(limits.iter().copied());
+            let verdicts = pairs.filter(|(limit, _)| counts(limit)).map(|(_, verdict)| *verdict);
+            let own = Decision::new(decision.source, verdicts.collect());
+            own.verdicts.first()?;
+            Some(Self { names, verdict: own.verdict() })
+        };
+        OPENAI.iter().filter_map(of_unit).collect()
+    }
+
+    fn write(&self, headers: &mut HeaderMap) {
+        let Self { names: [limit, remaining, reset], verdict } = self;
+        headers.insert(limit, Digits::of(verdict.limit).value());
+        headers.insert(remaining, Digits::of(verdict.remaining).value());
+        let value = HeaderValue::try_from(duration_text(verdict.reset_after)).ok();
+        value.map(|value| headers.insert(reset, value));
+    }
+}
+
+/// A duration as OpenAI writes it: `0s`, `17ms`, `8.64s`, `6m0s`, `23h59m59s`. Rounded up to
+/// milliseconds.
+fn duration_text(span: Micros) -> String {
+    let millis = span.get().div_ceil(1_000);
+    if (1..1_000).contains(&millis) {
+        return format!("{millis}ms");
+    }
+    let (seconds, millis) = (millis / 1_000, millis % 1_000);
+    let (hours, minutes) = (seconds / 3_600, seconds / 60 % 60);
+    let fraction = format!(".{millis:03}");
+    let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
+    let seconds = format!("{}{fraction}s", seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => seconds,
+        (0, _) => format!("{minutes}m{seconds}"),
+        _ => format!("{hours}h{minutes}m{seconds}"),
     }
 }
 
@@ -194,7 +294,7 @@ impl MostRestrictive {
     fn write_draft(&self, headers: &mut HeaderMap) {
         let Self { remaining, until_change, .. } = *self;
         match self.style {
-            HeaderStyle::Draft8 | HeaderStyle::Epoch => {}
+            HeaderStyle::Draft8 | HeaderStyle::OpenAi | HeaderStyle::Epoch => {}
             HeaderStyle::Draft7 => {
                 let limit = self.limit.to_str().unwrap_or("0");
                 let state = format!("limit={limit}, remaining={remaining}, reset={until_change}");
@@ -254,7 +354,7 @@ impl LimitHeaders {
             }
         }
         let (policy, state) = (Some(policy.value()?), Some(state.value()?));
-        Some(Self { policy, state, most_restrictive: x_headers? })
+        Some(Self { policy, state, most_restrictive: x_headers?, by_unit: Vec::new() })
     }
 
     /// The same in an older style.
@@ -279,11 +379,12 @@ impl LimitHeaders {
             }
         }
         let mut most_restrictive = most_restrictive?;
+        let mut policy = HeaderValue::try_from(policy).ok();
         if style == HeaderStyle::Epoch {
             most_restrictive.reset += seconds(clock.now());
-            return Some(Self { policy: None, state: None, most_restrictive });
+            policy = None;
         }
-        Some(Self { policy: HeaderValue::try_from(policy).ok(), state: None, most_restrictive })
+        Some(Self { policy, state: None, most_restrictive, by_unit: Vec::new() })
     }
 }
 
@@ -315,6 +416,9 @@ impl CachedHeaders {
         let mut item = StructuredList::new();
         item.item(name);
         item.parameter(b'q', capacity);
+        if let Some(unit) = quota_unit(limit) {
+            item.text_parameter("qu", unit);
+        }
         if let Some(window) = limit.limit().recovery().and_then(whole_seconds) {
             item.parameter(b'w', window);
         }
@@ -350,6 +454,15 @@ impl HeaderList {
             Self::One(value) => Some(value),
             Self::Many(line) => HeaderValue::try_from(line).ok(),
         }
+    }
+}
+
+/// The unit of a limit in headers; `None` for requests, the default of the draft.
+fn quota_unit(limit: &RuleLimit) -> Option<&'static str> {
+    match limit.unit() {
+        _ if limit.limit().lease().is_some() => Some("concurrent-requests"),
+        None | Some(Unit::Requests) => None,
+        Some(unit) => Some(unit.name()),
     }
 }
 
@@ -406,6 +519,13 @@ impl StructuredList {
     fn parameter(&mut self, name: u8, number: u64) {
         self.push(&[b';', name, b'=']);
         self.push(Digits::of(number.min(Self::MAX_INTEGER)).as_bytes());
+    }
+
+    /// `text` has no characters that need an escape.
+    fn text_parameter(&mut self, name: &str, text: &str) {
+        for part in [";", name, "=\"", text, "\""] {
+            self.push(part.as_bytes());
+        }
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -566,6 +686,86 @@ mod tests {
     }
 
     #[test]
+    fn the_unit_of_a_limit_is_named_unless_it_is_requests() {
+        for (unit, policy) in [
+            (Unit::Requests, "\"r\";q=9;w=60"),
+            (Unit::Tokens, "\"r\";q=9;qu=\"tokens\";w=60"),
+            (Unit::Money, "\"r\";q=9;qu=\"money\";w=60"),
+        ] {
+            let mut map = HeaderMap::new();
+            headers(&rule("r", &["fixed-window 9/m"]).unit(unit), &[verdict(9, 1, 0)])
+                .write(&mut map);
+            assert_eq!(map[&RATELIMIT_POLICY], policy);
+        }
+    }
+
+    #[test]
+    fn clients_of_openai_read_the_tightest_limit_of_each_unit() {
+        let rules = [
+            rule("plain", &["60/m", "fixed-window 900/d", "concurrency 3"]),
+            rule("tokens", &["fixed-window 100000/m", "fixed-window 150000/d"]).unit(Unit::Tokens),
+            rule("spend", &["fixed-window 5/d"]).unit(Unit::Money),
+        ];
+        let limits: Vec<_> = rules.iter().flat_map(|rule| rule.limits()).collect();
+        let verdicts = [
+            verdict(60, 59, 1_000_000),
+            verdict(900, 7, 12_000),
+            verdict(3, 1, 0),
+            verdict(100_000, 98_500, 60_000_000),
+            verdict(150_000, 149_000, 86_399_000_001),
+            verdict(5, 0, 1),
+        ];
+        let written = |verdicts: &[Verdict]| {
+            let decision = Decision::new(Source::Memory, verdicts.into());
+            let clock = ManualClock::new(Micros::ZERO);
+            let style = HeaderStyle::OpenAi;
+            RateLimitHeaders::in_style(style, &clock, &decision, limits.iter().copied())
+        };
+        let mut map = HeaderMap::new();
+        written(&verdicts).write(&mut map);
+        assert_eq!(
+            lines(&map)[5..],
+            [
+                "x-ratelimit-limit-requests: 900",
+                "x-ratelimit-remaining-requests: 7",
+                "x-ratelimit-reset-requests: 12ms",
+                "x-ratelimit-limit-tokens: 100000",
+                "x-ratelimit-remaining-tokens: 98500",
+                "x-ratelimit-reset-tokens: 1m0s",
+            ]
+        );
+        // A denial by the day's tokens, although the minute has fewer left.
+        let mut daily = verdicts;
+        daily[3] = verdict(100_000, 400, 60_000_000);
+        daily[4] = denied(150_000, Wait::For(Micros::from_secs(9)), 86_399_000_001);
+        written(&daily).add(&mut map);
+        assert_eq!(map["x-ratelimit-limit-tokens"], "150000");
+        assert_eq!(map["x-ratelimit-reset-tokens"], "23h59m59.001s");
+        assert_eq!(map["x-ratelimit-remaining-requests"], "7");
+        assert_eq!(map.get_all("x-ratelimit-limit-tokens").iter().count(), 1);
+        let mut map = HeaderMap::new();
+        in_style(HeaderStyle::OpenAi, &rule("c", &["concurrency 3"]), &[verdict(3, 1, 0)])
+            .write(&mut map);
+        assert_eq!(map.len(), 5, "only those of the draft");
+    }
+
+    #[test]
+    fn durations_are_written_as_openai_does() {
+        for (micros, text) in [
+            (0, "0s"),
+            (1, "1ms"),
+            (999_000, "999ms"),
+            (999_001, "1s"),
+            (8_640_000, "8.64s"),
+            (360_000_000, "6m0s"),
+            (3_600_000_000, "1h0m0s"),
+            (90_061_500_000, "25h1m1.5s"),
+        ] {
+            assert_eq!(duration_text(Micros::new(micros)), text);
+        }
+    }
+
+    #[test]
     fn in_older_styles_the_tighter_of_two_layers_is_described() {
         let (wide, tight) = (rule("wide", &["100/s"]), rule("tight", &["10/s"]));
         let of_wide = (&wide, verdict(100, 90, 1));
@@ -601,7 +801,8 @@ mod tests {
                 ]
             ),
             [
-                "ratelimit-policy: \"login.1\";q=5;w=60, \"login.2\";q=100;w=86400, \"login.3\";q=3",
+                "ratelimit-policy: \"login.1\";q=5;w=60, \"login.2\";q=100;w=86400, \
+                 \"login.3\";q=3;qu=\"concurrent-requests\"",
                 "ratelimit: \"login.1\";r=0;t=12, \"login.2\";r=71;t=40000, \"login.3\";r=0;t=1",
                 "x-ratelimit-limit: 5",
                 "x-ratelimit-remaining: 0",
@@ -650,7 +851,7 @@ mod tests {
             ("fixed-window 9/1500ms", "\"r\";q=9"),
             ("fixed-window 9/w", "\"r\";q=9;w=604800"),
             ("fixed-window 9/month", "\"r\";q=9"),
-            ("concurrency 9", "\"r\";q=9"),
+            ("concurrency 9", "\"r\";q=9;qu=\"concurrent-requests\""),
         ] {
             let rule = rule("r", &[limit]);
             let capacity = rule.limits()[0].limit().capacity();

@@ -33,6 +33,7 @@
 //!   caches denials, [`Lease`] spends borrowed permits, [`Fallback`] decides locally while the
 //!   store fails.
 //! - [`policy`]: [`Policy`], the rules that apply to a request and the keys that they count.
+//! - [`pricing`]: prices of language models, and what a call costs in requests, tokens and money.
 //! - `limiter`: [`Limiter`], the interface for programs: check, wait, enter, reserve. A [`Slot`] is
 //!   a held concurrency slot. `rate_limit` (feature `macros`) limits an async function.
 //! - `simulate` (feature): evaluates limits on generated traffic.
@@ -52,6 +53,7 @@ mod limiter;
 mod memory;
 mod network;
 pub mod policy;
+pub mod pricing;
 #[cfg(feature = "simulate")]
 pub mod simulate;
 mod sync;

@@ -329,6 +329,9 @@ fn type_error(node: &YamlNode, expected: &ExpectedType, field: &str) -> String {
         (NodeKind::Scalar(_), ExpectedType::List(item)) if matches!(**item, ExpectedType::Text) => {
             format!("{message}; put it in brackets")
         }
+        (NodeKind::Scalar(scalar), _) if is_too_high_a_price(scalar, field) => {
+            format!("{message}: one call costs at most 2^32 units; use fewer decimals in money")
+        }
         (NodeKind::Scalar(scalar), expected) if scalar.shown == Visibility::Yes => {
             match suggestion(scalar, expected) {
                 Some(meant) => format!("{message}; did you mean {meant}?"),
@@ -337,6 +340,12 @@ fn type_error(node: &YamlNode, expected: &ExpectedType, field: &str) -> String {
         }
         _ => message,
     }
+}
+
+/// Whether it is a price whose 1,000,000 tokens would cost more than one call can.
+fn is_too_high_a_price(scalar: &Scalar, field: &str) -> bool {
+    let is_number = !scalar.quoted && scalar.text.bytes().all(|b| b.is_ascii_digit());
+    is_number && field.starts_with("prices.")
 }
 
 fn suggestion<'s>(scalar: &Scalar, expected: &'s ExpectedType) -> Option<&'s str> {

@@ -16,9 +16,11 @@ pub(crate) fn found(
 ) -> Finding {
     let (span, shown) = of(node, &fault.field, fault.part.clone());
     let span = match fault.what {
-        "header" => header_name(node, &fault.field).unwrap_or(span),
-        _ => span,
-    };
+        "header" => entry_name(node, "match.header.", &fault.field),
+        "model" => entry_name(node, "prices.", &fault.field),
+        _ => None,
+    }
+    .unwrap_or(span);
     let what = fault.what;
     let mut message = match shown {
         Visibility::Yes => fault.message,
@@ -74,10 +76,10 @@ pub(crate) fn of(
     (span, scalar.shown)
 }
 
-/// The position of a header's name, rather than of its value.
-fn header_name(node: &YamlNode, field: &str) -> Option<SourceSpan> {
-    let name = field.strip_prefix("match.header.")?;
-    node.get("match")?.get("header")?.entry(name).map(|entry| entry.key_span)
+/// The position of a name in the map at the path `map`, rather than of its value.
+fn entry_name(node: &YamlNode, map: &str, field: &str) -> Option<SourceSpan> {
+    let name = field.strip_prefix(map)?;
+    node.at(map).entry(name).map(|entry| entry.key_span)
 }
 
 fn rule_name(node: &YamlNode) -> Option<String> {

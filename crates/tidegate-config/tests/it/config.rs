@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tidegate::pricing::ModelPrice;
+use tidegate::{Cost, Unit};
 use tidegate_config::{
     Environment, HeaderStyleSetting, LeaseSetting, LoadedPolicy, OnStoreFailureSetting, OneOrMany,
     PolicyLoader, Problems, RefundToken, RuleFile, ServerSettings, schema,
@@ -127,7 +129,7 @@ fn the_example_in_the_reference_loads_without_warnings() {
     let files =
         InMemoryFiles::default().file("main.yaml", EXAMPLE).variable("TIDEGATE_SECRET", "x");
     let loaded = files.load().unwrap();
-    assert_eq!(names(&loaded), ["login", "profile", "api"]);
+    assert_eq!(names(&loaded), ["login", "profile", "api", "tokens", "spend"]);
     assert_eq!(warnings(&loaded), "");
     assert_eq!(loaded.rules[0].on_store_failure, OnStoreFailureSetting::Deny);
 }
@@ -197,8 +199,8 @@ fn a_bad_include_is_reported_at_its_position() {
         files.problems(),
         "a.yaml:1:1: adhoc is only allowed in the main file; included files may have rules, defaults and include\n  \
          adhoc: true\n  ^^^^^\n\
-         a.yaml:2:1: unknown field \"foo\"; use adhoc, confirmed_by, defaults, deny_cache, fallback_ratio, headers, include, memory, namespace, \
-         on_store_failure, refund_token, retry_jitter, rules, secret, store, store_deadline, tls or trusted_proxies\n  foo: 1\n  ^^^"
+         a.yaml:2:1: unknown field \"foo\"; use adhoc, confirmed_by, defaults, deny_cache, fallback_ratio, headers, include, memory, money, namespace, \
+         on_store_failure, prices, refund_token, retry_jitter, rules, secret, store, store_deadline, tls or trusted_proxies\n  foo: 1\n  ^^^"
     );
 }
 
@@ -444,7 +446,7 @@ fn a_rule_survives_a_round_trip_through_json() {
         "name": "api", "match": { "method": ["get", "POST"], "path": "/a/{id}/", "host": "API.example.com",
         "header": { "X-Plan": "free*" } }, "key": ["header:X-Key", "path:id"], "on_missing_key": "deny",
         "limits": ["token-bucket 60/60s burst 20"], "shadow_limits": ["10/1s"], "stop": false,
-        "cost": "header:X-Cost", "lease": 5, "shadow": true,
+        "cost": "header:X-Cost", "lease": 5, "shadow": true, "unit": "tokens", "estimate": 7,
         "overrides": [{ "key": ["a", "b"], "limits": ["5/s"], "until": "2027-01-01T02:00:00+02:00" }],
         "allow": ["10.0.0.0/8"], "on_store_failure": "allow", "fallback_ratio": 0.25
     }"#;
@@ -454,7 +456,7 @@ fn a_rule_survives_a_round_trip_through_json() {
     let canonical = serde_json::to_string(&loaded.file).unwrap();
     assert_eq!(
         canonical,
-        r#"{"name":"api","match":{"method":["GET","POST"],"path":"/a/{id}","host":"api.example.com","header":{"x-plan":"free*"}},"key":["header:x-key","path:id"],"on_missing_key":"deny","limits":["60/m burst 20"],"shadow_limits":["10/s"],"shadow":true,"cost":"header:x-cost","lease":5,"overrides":[{"key":["a","b"],"limits":["5/s"],"until":"2027-01-01T00:00:00Z"}],"allow":["10.0.0.0/8"],"on_store_failure":"allow","fallback_ratio":0.25}"#
+        r#"{"name":"api","match":{"method":["GET","POST"],"path":"/a/{id}","host":"api.example.com","header":{"x-plan":"free*"}},"key":["header:x-key","path:id"],"on_missing_key":"deny","limits":["60/m burst 20"],"shadow_limits":["10/s"],"shadow":true,"cost":"header:x-cost","unit":"tokens","estimate":7,"lease":5,"overrides":[{"key":["a","b"],"limits":["5/s"],"until":"2027-01-01T00:00:00Z"}],"allow":["10.0.0.0/8"],"on_store_failure":"allow","fallback_ratio":0.25}"#
     );
     let reloaded =
         RuleFile::from_json(&canonical).unwrap().load(&ServerSettings::default()).unwrap();
@@ -465,6 +467,28 @@ fn a_rule_survives_a_round_trip_through_json() {
     assert_eq!(serde_json::to_string(&named).unwrap(), r#"{"name":"x","limits":["5/s"]}"#);
     assert!(named.load(&ServerSettings::default()).is_ok());
     assert_eq!(OneOrMany::from(vec!["a".to_string()]), OneOrMany::One("a".into()));
+}
+
+#[test]
+fn prices_load_with_their_unit() {
+    let text = "money: { currency: JPY, decimals: 2 }\nprices:\n  a.b/c-1:latest: { input: 1, cached_input: 2, \
+                cache_write: 3, output: 4, reasoning: 5 }\n  \"*\": { input: 0, output: 4294967295 }\n\
+                rules: [{ name: spend, unit: money, estimate: 5, limits: [fixed-window 5/d] }]";
+    let loaded = PolicyLoader::load_str("policy.yaml", text).unwrap();
+    let prices = loaded.settings.prices.unwrap();
+    assert_eq!((prices.unit().currency(), prices.unit().decimals()), ("JPY", 2));
+    let all = ModelPrice {
+        cached_input: Some(2),
+        cache_write: Some(3),
+        reasoning: Some(5),
+        ..ModelPrice::new(1, 4)
+    };
+    assert_eq!(prices.find("a.b/c-1:latest"), Some(("a.b/c-1:latest", &all)));
+    assert_eq!(prices.find("else"), Some(("*", &ModelPrice::new(0, u32::MAX))));
+    let spend = loaded.policy.rule("spend").unwrap();
+    assert_eq!((spend.unit(), spend.estimate()), (Some(Unit::Money), Some(Cost::from(5))));
+    let without = PolicyLoader::load_str("policy.yaml", "rules: []").unwrap();
+    assert_eq!(without.settings.prices, None);
 }
 
 #[test]

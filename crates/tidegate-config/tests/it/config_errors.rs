@@ -53,6 +53,77 @@ policy.yaml:2:53: unknown time zone "Asia/Shangai"; use an IANA name like Europe
 "#,
     ),
     (
+        "prices that do not fit",
+        r#"money: { currency: usd, decimals: 9 }
+prices:
+  gpt-4.1: { input: 5000000000, output: 1.5 }
+  "": { input: 1, output: 1 }
+  o3: { output: 1, reasoning: -1, inputs: 2 }
+rules: []
+"#,
+        r#"
+policy.yaml:1:20: currency "usd"; use a code of three capital letters like USD
+  money: { currency: usd, decimals: 9 }
+                     ^^^
+policy.yaml:1:35: 9 decimals; use 0 to 6
+  money: { currency: usd, decimals: 9 }
+                                    ^
+policy.yaml:3:21: input must be a whole number from 0 to 4294967295, not "5000000000": one call costs at most 2^32 units; use fewer decimals in money
+    gpt-4.1: { input: 5000000000, output: 1.5 }
+                      ^^^^^^^^^^
+policy.yaml:3:41: output must be a whole number from 0 to 4294967295, not "1.5"
+    gpt-4.1: { input: 5000000000, output: 1.5 }
+                                          ^^^
+policy.yaml:4:3: model ""; use 1 to 128 bytes without control characters
+    "": { input: 1, output: 1 }
+    ^^
+policy.yaml:5:31: reasoning must be a whole number from 0 to 4294967295, not "-1"
+    o3: { output: 1, reasoning: -1, inputs: 2 }
+                                ^^
+policy.yaml:5:35: unknown field "inputs"; did you mean input?
+    o3: { output: 1, reasoning: -1, inputs: 2 }
+                                    ^^^^^^
+"#,
+    ),
+    (
+        "prices without a unit",
+        r#"prices: { a: { input: 1, output: 1 } }
+rules: []
+"#,
+        r#"
+policy.yaml:1:9: prices need their unit; add money: { currency: USD, decimals: 6 }
+  prices: { a: { input: 1, output: 1 } }
+          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+"#,
+    ),
+    (
+        "limits that cannot count their unit",
+        r#"rules:
+  - { name: a, unit: money, limits: [sliding-log 100/d] }
+  - { name: b, unit: tokens, limits: [5/s, concurrency 9] }
+  - { name: c, unit: tokens, estimate: 6, limits: [fixed-window 5/s, fixed-window 9/m] }
+  - { name: d, unit: tokens, estimate: 0, limits: [fixed-window 5/s] }
+  - { name: e, unit: token, limits: [fixed-window 5/s] }
+"#,
+        r#"
+policy.yaml:2:22: a sliding-log holds at most 1000000, too few for money: 1 USD in millionths; use fixed-window or sliding-window
+    - { name: a, unit: money, limits: [sliding-log 100/d] }
+                       ^^^^^
+policy.yaml:3:22: a concurrency limit counts requests, not tokens; put it into a rule of its own
+    - { name: b, unit: tokens, limits: [5/s, concurrency 9] }
+                       ^^^^^^
+policy.yaml:4:40: estimate 6; use 1 to 5, the smallest capacity of the rule: above it no reservation is ever granted
+    - { name: c, unit: tokens, estimate: 6, limits: [fixed-window 5/s, fixed-window 9/m] }
+                                         ^
+policy.yaml:5:40: estimate 0; use 1 to 5, the smallest capacity of the rule: above it no reservation is ever granted
+    - { name: d, unit: tokens, estimate: 0, limits: [fixed-window 5/s] }
+                                         ^
+policy.yaml:6:22: unit must be requests, tokens or money, not "token"; did you mean tokens?
+    - { name: e, unit: token, limits: [fixed-window 5/s] }
+                       ^^^^^
+"#,
+    ),
+    (
         "an unknown field has a nearest name",
         r#"rules:
   - name: login

@@ -32,11 +32,13 @@ pub(crate) fn reference() -> String {
 }
 
 /// Definitions with their own section, in order.
-const SECTIONS: [(&str, &str); 4] = [
+const SECTIONS: [(&str, &str); 6] = [
     ("Rule", "A rule"),
     ("Match", "`match`"),
     ("Override", "An override"),
     ("Defaults", "`defaults`"),
+    ("Money", "`money`"),
+    ("Price", "A price"),
 ];
 
 const LIMITS: &str = "
@@ -104,7 +106,10 @@ fn value(root: &Value, schema: &Value) -> String {
         Some("boolean") => "`true` or `false`".into(),
         Some("integer") => "whole number".into(),
         Some("number") => "number".into(),
-        Some("object") => "map".into(),
+        Some("object") => match schema["additionalProperties"].get("$ref") {
+            Some(_) => format!("map of {}", plural(&value(root, &schema["additionalProperties"]))),
+            None => "map".into(),
+        },
         _ => "string".into(),
     }
 }
@@ -113,6 +118,7 @@ fn plural(value: &str) -> String {
     match value {
         "string" => "strings".into(),
         "[A rule](#a-rule)" => "[rules](#a-rule)".into(),
+        "[A price](#a-price)" => "[prices](#a-price)".into(),
         "[An override](#an-override)" => "[overrides](#an-override)".into(),
         other => other.into(),
     }

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use super::unit::Unit;
+use super::unit::TimeUnit;
 use crate::{Micros, Span};
 
 /// `1e3`, `1_000`, `1,000`, `+1000`, `0x3e8`, `1k`: as a whole number in digits.
@@ -50,7 +50,7 @@ pub(super) fn misspelt_span(text: &str) -> Option<String> {
         Some((number, word)) => (Some(number).filter(|n| n.per == 1)?.count.to_string(), word),
         None => (String::new(), text),
     };
-    Some(number + Unit::guessed(word)?.symbol())
+    Some(number + TimeUnit::guessed(word)?.symbol())
 }
 
 fn plain(micros: u64) -> Option<String> {
@@ -89,7 +89,7 @@ pub(super) fn gcd(a: u64, b: u64) -> u64 {
 /// One number and one unit of a span.
 struct Segment<'a> {
     number: Option<Ratio>,
-    unit: Unit,
+    unit: TimeUnit,
     rest: &'a str,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Segment<'a> {
         let text = text.trim_start();
         let end = text.find(|c: char| !c.is_alphabetic()).unwrap_or(text.len());
         let (word, rest) = text.split_at(end);
-        Some(Self { number, unit: Unit::understood(word)?, rest: rest.trim_start() })
+        Some(Self { number, unit: TimeUnit::understood(word)?, rest: rest.trim_start() })
     }
 
     /// Its length, if that is a whole number of microseconds.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::error::{MAX_BYTES, ParseLimitError, Quoted, char_boundary};
-use super::unit::Unit;
+use super::unit::TimeUnit;
 use crate::draft::check_span;
 use crate::{Algorithm, Limit, LimitBuilder, LimitField, Micros, Span};
 
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
     fn span(&self, word: Word<'a>) -> Result<Span, ParseLimitError> {
         let digits = word.text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = word.text.split_at(digits);
-        let unit = Unit::named(unit).ok_or_else(|| self.not_a_span(word, digits))?;
+        let unit = TimeUnit::named(unit).ok_or_else(|| self.not_a_span(word, digits))?;
         // A number that does not fit is longer than any span, and is refused as too long.
         let number = if number.is_empty() { 1 } else { number.parse().unwrap_or(u64::MAX) };
         match (number, unit.calendar(), unit.micros()) {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::unit::Unit;
+use super::unit::TimeUnit;
 use crate::{Algorithm, Limit, LimitBuilder, LimitField, Micros, Span};
 
 /// The canonical notation: the one that all texts of the same meaning print as.
@@ -53,7 +53,7 @@ impl fmt::Display for Span {
 #[derive(Clone, Copy)]
 struct UnitText {
     number: u64,
-    unit: Unit,
+    unit: TimeUnit,
 }
 
 impl UnitText {
@@ -62,8 +62,8 @@ impl UnitText {
         const DAY: Micros = Micros::new(Span::DAY_MICROS);
         const WEEK: Micros = Micros::new(7 * Span::DAY_MICROS);
         match span {
-            Span::Plain(DAY) => Self { number: 24, unit: Unit::Hour },
-            Span::Plain(WEEK) => Self { number: 7, unit: Unit::Day },
+            Span::Plain(DAY) => Self { number: 24, unit: TimeUnit::Hour },
+            Span::Plain(WEEK) => Self { number: 7, unit: TimeUnit::Day },
             _ => Self::as_length(span),
         }
     }
@@ -72,9 +72,9 @@ impl UnitText {
     fn as_length(span: Span) -> Self {
         match span {
             // Every unit divides it; seconds are the most common.
-            Span::Plain(Micros::ZERO) => Self { number: 0, unit: Unit::Second },
+            Span::Plain(Micros::ZERO) => Self { number: 0, unit: TimeUnit::Second },
             Span::Plain(length) => {
-                let (number, unit) = Unit::dividing(length);
+                let (number, unit) = TimeUnit::dividing(length);
                 Self { number, unit }
             }
             Span::Calendar(page) => Self { number: 1, unit: page.into() },

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::error::{ParseLimitError, Quoted};
 use super::parse::{OPTIONS, Reader, Word, algorithm_named, option_named};
-use super::unit::Unit;
+use super::unit::TimeUnit;
 use super::{loose, spliced};
 use crate::did_you_mean::did_you_mean;
 use crate::{Algorithm, LimitField};
@@ -228,7 +228,7 @@ impl Reader<'_> {
     /// `1h 30m`: the space is removed, and the span is fixed next.
     fn second_half_of_span(&self, word: Word<'_>) -> Option<String> {
         let digits = word.text.trim_start_matches(|c: char| c.is_ascii_digit());
-        let is_span = digits.len() < word.text.len() && Unit::named(digits).is_some();
+        let is_span = digits.len() < word.text.len() && TimeUnit::named(digits).is_some();
         is_span.then(|| spliced(self.text, word.start.saturating_sub(1)..word.start, ""))
     }
 

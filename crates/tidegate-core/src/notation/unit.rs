@@ -5,7 +5,7 @@ use crate::{CalendarUnit, Micros, Span};
 
 /// A unit of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unit {
+pub(super) enum TimeUnit {
     Micro,
     Milli,
     Second,
@@ -17,55 +17,55 @@ pub(super) enum Unit {
 }
 
 /// The words of the notation.
-const WORDS: [(&str, Unit); 21] = [
-    ("us", Unit::Micro),
-    ("ms", Unit::Milli),
-    ("s", Unit::Second),
-    ("sec", Unit::Second),
-    ("secs", Unit::Second),
-    ("m", Unit::Minute),
-    ("min", Unit::Minute),
-    ("mins", Unit::Minute),
-    ("minute", Unit::Minute),
-    ("minutes", Unit::Minute),
-    ("h", Unit::Hour),
-    ("hour", Unit::Hour),
-    ("hours", Unit::Hour),
-    ("d", Unit::Day),
-    ("day", Unit::Day),
-    ("days", Unit::Day),
-    ("w", Unit::Week),
-    ("week", Unit::Week),
-    ("weeks", Unit::Week),
-    ("month", Unit::Month),
-    ("months", Unit::Month),
+const WORDS: [(&str, TimeUnit); 21] = [
+    ("us", TimeUnit::Micro),
+    ("ms", TimeUnit::Milli),
+    ("s", TimeUnit::Second),
+    ("sec", TimeUnit::Second),
+    ("secs", TimeUnit::Second),
+    ("m", TimeUnit::Minute),
+    ("min", TimeUnit::Minute),
+    ("mins", TimeUnit::Minute),
+    ("minute", TimeUnit::Minute),
+    ("minutes", TimeUnit::Minute),
+    ("h", TimeUnit::Hour),
+    ("hour", TimeUnit::Hour),
+    ("hours", TimeUnit::Hour),
+    ("d", TimeUnit::Day),
+    ("day", TimeUnit::Day),
+    ("days", TimeUnit::Day),
+    ("w", TimeUnit::Week),
+    ("week", TimeUnit::Week),
+    ("weeks", TimeUnit::Week),
+    ("month", TimeUnit::Month),
+    ("months", TimeUnit::Month),
 ];
 
 /// Words outside the notation with a clear meaning.
-const OTHER_WORDS: [(&str, Unit); 20] = [
-    ("second", Unit::Second),
-    ("seconds", Unit::Second),
-    ("mo", Unit::Month),
-    ("mon", Unit::Month),
-    ("mth", Unit::Month),
-    ("hr", Unit::Hour),
-    ("hrs", Unit::Hour),
-    ("wk", Unit::Week),
-    ("wks", Unit::Week),
-    ("msec", Unit::Milli),
-    ("msecs", Unit::Milli),
-    ("millis", Unit::Milli),
-    ("millisecond", Unit::Milli),
-    ("milliseconds", Unit::Milli),
-    ("usec", Unit::Micro),
-    ("usecs", Unit::Micro),
-    ("micros", Unit::Micro),
-    ("microsecond", Unit::Micro),
-    ("microseconds", Unit::Micro),
-    ("\u{3bc}s", Unit::Micro),
+const OTHER_WORDS: [(&str, TimeUnit); 20] = [
+    ("second", TimeUnit::Second),
+    ("seconds", TimeUnit::Second),
+    ("mo", TimeUnit::Month),
+    ("mon", TimeUnit::Month),
+    ("mth", TimeUnit::Month),
+    ("hr", TimeUnit::Hour),
+    ("hrs", TimeUnit::Hour),
+    ("wk", TimeUnit::Week),
+    ("wks", TimeUnit::Week),
+    ("msec", TimeUnit::Milli),
+    ("msecs", TimeUnit::Milli),
+    ("millis", TimeUnit::Milli),
+    ("millisecond", TimeUnit::Milli),
+    ("milliseconds", TimeUnit::Milli),
+    ("usec", TimeUnit::Micro),
+    ("usecs", TimeUnit::Micro),
+    ("micros", TimeUnit::Micro),
+    ("microsecond", TimeUnit::Micro),
+    ("microseconds", TimeUnit::Micro),
+    ("\u{3bc}s", TimeUnit::Micro),
 ];
 
-impl Unit {
+impl TimeUnit {
     /// The units of a fixed length, longest first.
     const BY_LENGTH: [Self; 7] =
         [Self::Week, Self::Day, Self::Hour, Self::Minute, Self::Second, Self::Milli, Self::Micro];
@@ -141,7 +141,7 @@ impl Unit {
     }
 }
 
-impl From<CalendarUnit> for Unit {
+impl From<CalendarUnit> for TimeUnit {
     fn from(page: CalendarUnit) -> Self {
         match page {
             CalendarUnit::Day => Self::Day,

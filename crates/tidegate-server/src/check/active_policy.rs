@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::policy::{ListMode, RuleTarget};
+use tidegate::pricing::Prices;
 use tidegate::{Fraction, Micros, Op, Plan, Policy, Rule, RuleCheck};
 use tidegate_config::RefundToken;
 use tidegate_config::envoy::{DescriptorLimit, EnvoyConfig};
@@ -28,6 +29,8 @@ pub struct ActivePolicy {
     pub refund_token: RefundToken,
     /// Random jitter added to `retry_after`, as a fraction of it.
     pub retry_jitter: Option<Fraction>,
+    /// Prices of language models.
+    pub prices: Option<Arc<Prices>>,
     envoy: Option<Arc<EnvoyConfig>>,
     counters: HashMap<Box<str>, Arc<RuleMetrics>>,
     others: Arc<RuleMetrics>,
@@ -52,6 +55,7 @@ impl ActivePolicy {
             headers: HeaderStyle::default(),
             refund_token: RefundToken::default(),
             retry_jitter: None,
+            prices: None,
             envoy: None,
         }
     }
@@ -75,6 +79,12 @@ impl ActivePolicy {
     #[must_use]
     pub fn with_retry_jitter(self, jitter: Option<Fraction>) -> Self {
         Self { retry_jitter: jitter, ..self }
+    }
+
+    /// Sets the prices of language models.
+    #[must_use]
+    pub fn with_prices(self, prices: Option<Arc<Prices>>) -> Self {
+        Self { prices, ..self }
     }
 
     /// Sets the version of the headers about limits, and the token that a refund needs.

@@ -88,6 +88,10 @@ pub enum CheckError {
     AdhocDisabled,
     /// The request has no key, and the limit counts per key.
     MissingKey,
+    /// A reservation of this rule, which counts money, names no model.
+    MissingModel(Box<str>),
+    /// A model without a price.
+    UnknownModel(Box<str>),
 }
 
 impl fmt::Display for CheckError {
@@ -100,6 +104,13 @@ impl fmt::Display for CheckError {
                 f.write_str("invalid limit; count and period must be above 0 and in range")
             }
             Self::MissingKey => f.write_str("is required: this rule counts per key"),
+            Self::MissingModel(rule) => {
+                write!(f, "is required: rule {rule:?} counts money, which depends on the model")
+            }
+            Self::UnknownModel(model) => write!(
+                f,
+                "no price for model {model:?}; add it to prices of the policy, or \"*\" for all others"
+            ),
             Self::AdhocDisabled => {
                 f.write_str("ad-hoc limits are disabled (`adhoc: false`); name a rule")
             }

@@ -41,6 +41,8 @@ pub struct ReserveOptions {
     pub ttl: Option<Duration>,
     /// Charge them at the deadline, whatever the rules say.
     pub charge_on_expiry: bool,
+    /// The tag of the model that they are for.
+    pub tag: Option<u32>,
 }
 
 impl From<Option<Duration>> for ReserveOptions {

@@ -286,10 +286,10 @@ impl CheckService {
             SettleAction::Cancel => reservation.cancel().await,
             SettleAction::Renew(ttl) => {
                 let decision = reservation.renew(ttl).await;
-                return self.settled(action, decision);
+                return self.settled(id, action, decision);
             }
         };
-        self.settled(action, result.map(Settled::into_decision))
+        self.settled(id, action, result.map(Settled::into_decision))
     }
 
     /// Commits with the keys as the rules count them.
@@ -310,13 +310,23 @@ impl CheckService {
 
     fn settled(
         &self,
+        id: HoldId,
         action: SettleAction<'_>,
         result: Result<Decision, EngineError>,
     ) -> Result<CheckDecision, CheckError> {
         let decision = result.map_err(|error| self.accounting.count_error(error))?;
+        let active = self.active();
+        let model = active.reserved_model(id).unwrap_or(Metrics::OTHER);
+        let mut before = None;
         for (limit, cost) in decision.held().iter().zip(decision.settled()) {
             if !cost.uncharged.is_zero() {
                 self.metrics().rule(limit.rule()).count_uncharged(cost.uncharged.get());
+            }
+            // Once for each rule, and not for what the settlement does not decide.
+            let is_new = before.replace(limit.rule()) != Some(limit.rule());
+            if is_new && !decision.repeated() && active.is_settled_later(limit) {
+                let (charged, reserved) = (cost.charged.get(), cost.reserved.get());
+                self.metrics().observe_settled(limit.rule(), model, charged, reserved);
             }
         }
         let limits = decision.held().iter().cloned().collect();
@@ -357,10 +367,12 @@ impl CheckService {
         context: CallContext<'_>,
     ) -> Result<CheckDecision, CheckError> {
         let (op, ttl) = match operation {
-            Operation::Reserve(ReserveOptions { ttl, charge_on_expiry }) => {
+            Operation::Reserve(ReserveOptions { ttl, charge_on_expiry, tag }) => {
                 let ttl = ttl.map_or_else(|| default_ttl(plan), Micros::from);
                 let expiry = if charge_on_expiry { Expiry::Charge } else { Expiry::Release };
-                (Op::hold(HoldId::random()?, ttl, expiry), Some(ttl))
+                let id = HoldId::random()?;
+                let id = tag.map_or(id, |tag| id.with_tag(tag));
+                (Op::hold(id, ttl, expiry), Some(ttl))
             }
             _ => (operation.op(), None),
         };

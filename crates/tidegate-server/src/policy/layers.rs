@@ -211,6 +211,7 @@ impl PolicyLayers<'_> {
         let active = ActivePolicy::new(policy, trusted, adhoc, metrics).with_retry_jitter(jitter);
         let headers = header_style(settings.headers);
         let active = active.with_wire_settings(headers, settings.refund_token);
+        let active = active.with_prices(settings.prices.clone());
         let active = active.with_envoy(self.envoy.clone(), metrics);
         Ok(ComposedPolicy { active, inactive, next_end, now: time.now })
     }
@@ -326,5 +327,6 @@ fn header_style(setting: HeaderStyleSetting) -> HeaderStyle {
         HeaderStyleSetting::Draft7 => HeaderStyle::Draft7,
         HeaderStyleSetting::Draft6 => HeaderStyle::Draft6,
         HeaderStyleSetting::Epoch => HeaderStyle::Epoch,
+        HeaderStyleSetting::OpenAi => HeaderStyle::OpenAi,
     }
 }

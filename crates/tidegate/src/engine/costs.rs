@@ -29,12 +29,21 @@ pub struct RuleCost<'a> {
     pub key: Option<Key<'a>>,
     /// The cost of each limit of the rule.
     pub cost: Cost,
+    /// Left out if the rule is not held, and the cost of each of its keys: for a caller that does
+    /// not know what is held.
+    pub if_held: bool,
 }
 
 impl<'a> RuleCost<'a> {
     /// The cost of a rule that is held with one key.
     pub fn new(rule: &'a str, cost: Cost) -> Self {
-        Self { rule, key: None, cost }
+        Self { rule, key: None, cost, if_held: false }
+    }
+
+    /// The same, unless the rule is not held, and for each of its keys.
+    #[must_use]
+    pub fn if_held(self) -> Self {
+        Self { if_held: true, ..self }
     }
 }
 
@@ -93,13 +102,16 @@ impl<'a> Costs<'a> {
                 }
             }
             Self::Each(each) => {
-                for RuleCost { rule, key, cost } in *each {
+                for RuleCost { rule, key, cost, if_held } in *each {
                     let is_meant = |i: &usize| {
                         let part = &parts[*i];
                         let is_key = key.is_none_or(|key| is_of(*i, key));
                         part.is_settled() && part.limit.rule() == *rule && is_key
                     };
                     let meant: SmallVec<[usize; 2]> = (0..parts.len()).filter(is_meant).collect();
+                    if meant.is_empty() && *if_held {
+                        continue;
+                    }
                     if meant.is_empty() {
                         return Err(Refusal::NotHeld((*rule).into()));
                     }
@@ -107,7 +119,8 @@ impl<'a> Costs<'a> {
                     let is_twice = states.clone().enumerate();
                     let mut is_twice =
                         is_twice.map(|(n, state)| states.clone().take(n).any(|s| s == state));
-                    if is_twice.any(|twice| twice) || meant.iter().any(|i| costs[*i].is_some()) {
+                    let is_unclear = !if_held && is_twice.any(|twice| twice);
+                    if is_unclear || meant.iter().any(|i| costs[*i].is_some()) {
                         return Err(Refusal::CostOfSeveral((*rule).into()));
                     }
                     meant.iter().for_each(|i| costs[*i] = Some(*cost));
@@ -145,6 +158,9 @@ mod tests {
             let refused = of(Costs::Each(&[RuleCost::new(rule, three)]));
             assert_eq!(refused, Err(Refusal::NotHeld(rule.into())));
         }
+        let known =
+            ["requests", "unknown", "tokens"].map(|rule| RuleCost::new(rule, three).if_held());
+        assert_eq!(of(Costs::Each(&known)), Ok(vec![None, Some(three), None]));
         let twice = [each[0], each[0]];
         assert_eq!(of(Costs::Each(&twice)), Err(Refusal::CostOfSeveral("tokens".into())));
     }
@@ -162,6 +178,8 @@ mod tests {
         let keys = [part(&*a, 1), part(&*a, 5)];
         let of_rule = [RuleCost::new("a", two)];
         assert_eq!(of(Costs::Each(&of_rule), &keys), Err(Refusal::CostOfSeveral("a".into())));
+        let of_each = [of_rule[0].if_held()];
+        assert_eq!(of(Costs::Each(&of_each), &keys).unwrap()[..], [Some(two), Some(two)]);
         let of_key = [RuleCost { key: Some(Key::from("k")), ..of_rule[0] }];
         assert_eq!(of(Costs::Each(&of_key), &keys).unwrap()[..], [None, Some(two)]);
     }

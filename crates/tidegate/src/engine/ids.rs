@@ -68,6 +68,19 @@ impl HoldId {
         self.bits as u64
     }
 
+    /// The same id with its first 32 bits replaced: a note of the caller about the hold, which
+    /// every process that knows the id can read. 96 random bits remain.
+    #[must_use]
+    pub const fn with_tag(self, tag: u32) -> Self {
+        let bits = (self.bits & (u128::MAX >> 32)) | ((tag as u128) << 96);
+        Self { bits, ..self }
+    }
+
+    /// The first 32 bits: a [tag](Self::with_tag), or random.
+    pub const fn tag(self) -> u32 {
+        (self.bits >> 96) as u32
+    }
+
     /// Engine-specific location bits; 0 if unused.
     pub const fn location(self) -> u128 {
         self.location

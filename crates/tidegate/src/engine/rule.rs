@@ -294,6 +294,16 @@ pub enum InvalidRule {
     },
     /// Two overrides for one key.
     DuplicateOverride,
+    /// A limit that cannot count this unit: a `concurrency` limit counts requests, and a
+    /// `sliding-log` of money would hold at most 1 USD in millionths.
+    Unit(Unit, Algorithm),
+    /// An estimate of zero, or above the capacity of a limit of the rule.
+    Estimate {
+        /// The estimate.
+        given: u64,
+        /// The smallest capacity of the rule.
+        capacity: u64,
+    },
 }
 
 impl fmt::Display for InvalidRule {
@@ -341,6 +351,24 @@ impl fmt::Display for InvalidRule {
                 write!(f, "an override for a key of {given} parts; the rule's key has {needed}")
             }
             Self::DuplicateOverride => f.write_str("two overrides for one key; remove one"),
+            Self::Unit(unit, Algorithm::Concurrency) => write!(
+                f,
+                "a concurrency limit counts requests, not {}; put it into a rule of its own",
+                unit.name()
+            ),
+            Self::Unit(unit, algorithm) => write!(
+                f,
+                "a {} holds at most {}, too few for {}: 1 USD in millionths; use fixed-window or \
+                 sliding-window",
+                algorithm.name(),
+                Limit::MAX_LOG,
+                unit.name()
+            ),
+            Self::Estimate { given, capacity } => write!(
+                f,
+                "estimate {given}; use 1 to {capacity}, the smallest capacity of the rule: above it \
+                 no reservation is ever granted"
+            ),
         }
     }
 }

@@ -111,6 +111,15 @@ impl Unit {
             Self::Tokens | Self::Money => Expiry::Charge,
         }
     }
+
+    /// The name in policy files and headers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Money => "money",
+        }
+    }
 }
 
 /// What a reservation does with a rule. `concurrency` limits are always held.

@@ -30,15 +30,21 @@ pub(super) struct HoldSettlement {
     may_be_settled: bool,
 }
 
-/// A [`RuleCost`] that outlives the call.
-type OwnedRuleCost = (Box<str>, Option<OwnedKey>, Cost);
-
 /// [`Costs`] that outlive the call.
 #[derive(Clone, Debug)]
 pub(super) enum OwnedCosts {
     AsHeld,
     All(Cost),
-    Each(Box<[OwnedRuleCost]>),
+    Each(Box<[OwnedCost]>),
+}
+
+/// A [`RuleCost`] that outlives the call.
+#[derive(Clone, Debug)]
+pub(super) struct OwnedCost {
+    rule: Box<str>,
+    key: Option<OwnedKey>,
+    cost: Cost,
+    if_held: bool,
 }
 
 impl From<Costs<'_>> for OwnedCosts {
@@ -47,8 +53,12 @@ impl From<Costs<'_>> for OwnedCosts {
             Costs::AsHeld => Self::AsHeld,
             Costs::All(cost) => Self::All(cost),
             Costs::Each(each) => {
-                let owned =
-                    |one: &RuleCost<'_>| (one.rule.into(), one.key.map(OwnedKey::of), one.cost);
+                let owned = |one: &RuleCost<'_>| OwnedCost {
+                    rule: one.rule.into(),
+                    key: one.key.map(OwnedKey::of),
+                    cost: one.cost,
+                    if_held: one.if_held,
+                };
                 Self::Each(each.iter().map(owned).collect())
             }
         }
@@ -59,9 +69,9 @@ impl OwnedCosts {
     /// The costs by rule, for [`costs`](Self::costs).
     fn each(&self) -> SmallVec<[RuleCost<'_>; 2]> {
         let Self::Each(each) = self else { return SmallVec::new() };
-        let borrowed = each.iter().map(|(rule, key, cost)| {
+        let borrowed = each.iter().map(|OwnedCost { rule, key, cost, if_held }| {
             let key = key.as_ref().map(OwnedKey::key);
-            RuleCost { rule, key, cost: *cost }
+            RuleCost { rule, key, cost: *cost, if_held: *if_held }
         });
         borrowed.collect()
     }
@@ -123,15 +133,19 @@ impl HoldContents {
                     !self.charges[..*i].iter().any(same)
                 };
                 let rules = self.charges.iter().enumerate().filter(is_first);
-                let each = rules
-                    .map(|(_, held)| (held.of.limit().rule().into(), Some(key_of(held)), cost));
+                let each = rules.map(|(_, held)| OwnedCost {
+                    rule: held.of.limit().rule().into(),
+                    key: Some(key_of(held)),
+                    cost,
+                    if_held: false,
+                });
                 let each: Box<[_]> = each.collect();
                 if each.len() > 1 { OwnedCosts::Each(each) } else { OwnedCosts::All(cost) }
             }
             OwnedCosts::Each(each) if !self.charges.is_empty() => {
                 let is_held =
                     |rule: &str| self.charges.iter().any(|held| held.of.limit().rule() == rule);
-                OwnedCosts::Each(each.into_iter().filter(|(rule, ..)| is_held(rule)).collect())
+                OwnedCosts::Each(each.into_iter().filter(|one| is_held(&one.rule)).collect())
             }
             costs => costs,
         }

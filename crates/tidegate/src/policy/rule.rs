@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_core::{Expiry, Limit, Micros};
+use tidegate_core::{Algorithm, Cost, Expiry, Limit, Micros};
 
 use super::key_part::{KeyPart, OnMissingKey};
 use super::matching::Match;
@@ -36,6 +36,10 @@ pub struct RuleDraft {
     pub then: AfterMatch,
     /// The header with the cost of a request.
     pub cost_header: Option<Box<str>>,
+    /// What the rule counts; `None` for plain permits.
+    pub unit: Option<Unit>,
+    /// The cost of a reservation that names none.
+    pub estimate: Option<u64>,
     /// Limits of single keys.
     pub overrides: Vec<Override>,
     /// Clients and keys that are exempt.
@@ -135,6 +139,7 @@ pub struct PolicyRule {
     pub(super) on_missing_key: OnMissingKey,
     pub(super) then: AfterMatch,
     pub(super) cost_header: Option<Box<str>>,
+    estimate: Option<Cost>,
     enforcement: Enforcement,
     overrides: OverrideIndex,
     /// The limits of `rule` again, for keys whose override has ended: newer than the override,
@@ -167,12 +172,17 @@ impl PolicyRule {
         });
         // [`Request::header`](super::Request::header) takes names in lower case.
         headers.chain(&mut cost_header).for_each(|name| name.make_ascii_lowercase());
-        let build = |limits: Vec<Limit>| match enforcement {
-            Enforcement::Enforce => Rule::with_shadow(&name, limits, draft.shadow_limits.clone()),
-            Enforcement::Shadow => {
-                let all = limits.into_iter().chain(draft.shadow_limits.iter().cloned());
-                Rule::with_shadow(&name, [], all)
-            }
+        let build = |limits: Vec<Limit>| {
+            let rule = match enforcement {
+                Enforcement::Enforce => {
+                    Rule::with_shadow(&name, limits, draft.shadow_limits.clone())?
+                }
+                Enforcement::Shadow => {
+                    let all = limits.into_iter().chain(draft.shadow_limits.iter().cloned());
+                    Rule::with_shadow(&name, [], all)?
+                }
+            };
+            with_unit(rule, draft.unit)
         };
         for list in [draft.allow.len(), draft.deny.len(), draft.overrides.len()] {
             if list > Self::MAX_ENTRIES {
@@ -201,6 +211,7 @@ impl PolicyRule {
             }
             overrides.add(parts, build(limits)?.for_one_key(), until)?;
         }
+        let estimate = draft.estimate.map(|cost| checked_estimate(cost, &draft.limits));
         let any_ends = overrides.all.iter().any(|one| one.until.is_some());
         let after_override = any_ends.then(|| build(draft.limits.clone())).transpose()?;
         let rule = Self {
@@ -210,6 +221,7 @@ impl PolicyRule {
             on_missing_key,
             then,
             cost_header,
+            estimate: estimate.transpose()?,
             enforcement,
             overrides,
             after_override,
@@ -229,6 +241,7 @@ impl PolicyRule {
             on_missing_key: OnMissingKey::default(),
             then: AfterMatch::default(),
             cost_header: None,
+            estimate: None,
             enforcement: Enforcement::default(),
             overrides: OverrideIndex::default(),
             after_override: None,
@@ -241,12 +254,6 @@ impl PolicyRule {
     #[must_use]
     pub fn on_store_failure(self, policy: OnStoreFailure) -> Self {
         self.each_rule(|rule| rule.set_on_store_failure(policy))
-    }
-
-    /// Sets what the rule counts; see [`Rule::unit`]. Call it before the rule is in use.
-    #[must_use]
-    pub fn unit(self, unit: Unit) -> Self {
-        self.each_rule(|rule| rule.set_unit(unit))
     }
 
     /// Sets what a reservation does with the rule; see [`Rule::on_reserve`]. Call it before the
@@ -313,6 +320,16 @@ impl PolicyRule {
     /// What happens to a request that lacks a part of the key.
     pub fn on_missing_key(&self) -> OnMissingKey {
         self.on_missing_key
+    }
+
+    /// What the rule counts; `None` for plain permits.
+    pub fn unit(&self) -> Option<Unit> {
+        self.rule.limits().first().and_then(|limit| limit.unit())
+    }
+
+    /// The cost of a reservation that names none.
+    pub fn estimate(&self) -> Option<Cost> {
+        self.estimate
     }
 
     /// Activates all limits: they are the newest from now on. Of the limits of one key, the
@@ -412,6 +429,31 @@ impl PolicyRule {
 
     pub(super) fn has_lists(&self) -> bool {
         !(self.allow.is_empty() && self.deny.is_empty())
+    }
+}
+
+/// The rule with its unit; refuses a limit that cannot count it.
+fn with_unit(rule: Rule, unit: Option<Unit>) -> Result<Rule, InvalidRule> {
+    let Some(unit) = unit else { return Ok(rule) };
+    for limit in rule.limits() {
+        match (unit, limit.limit().algorithm()) {
+            (Unit::Tokens | Unit::Money, algorithm @ Algorithm::Concurrency)
+            | (Unit::Money, algorithm @ Algorithm::SlidingLog) => {
+                return Err(InvalidRule::Unit(unit, algorithm));
+            }
+            _ => {}
+        }
+    }
+    Ok(rule.unit(unit))
+}
+
+/// Refuses an estimate that no reservation could have.
+fn checked_estimate(given: u64, limits: &[Limit]) -> Result<Cost, InvalidRule> {
+    let capacity = limits.iter().map(Limit::capacity).min().unwrap_or(u64::MAX);
+    let capacity = capacity.min(Cost::MAX.get());
+    match Cost::new(given) {
+        Ok(cost) if (1..=capacity).contains(&given) => Ok(cost),
+        _ => Err(InvalidRule::Estimate { given, capacity }),
     }
 }
 

@@ -27,6 +27,8 @@ mod settle_at_end;
 #[cfg(feature = "simulate")]
 mod simulate;
 mod threads;
+#[cfg(feature = "serde")]
+mod usage_shapes;
 mod wait;
 mod wait_share;
 mod worked_examples;

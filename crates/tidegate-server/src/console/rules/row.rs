@@ -81,6 +81,7 @@ fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
             ] {
                 @if let Some(value) = value { li { (name) ": " (value) } }
             }
+            @if let Some(estimate) = rule.estimate { li { "estimate " (number(estimate.into())) } }
             @match rule.lease {
                 Some(LeaseSetting::Auto(_)) => li { "lease: auto" },
                 Some(LeaseSetting::Of(permits)) => li { "lease: " (number(permits.into())) },

@@ -1,4 +1,5 @@
-//! A histogram of durations; an observation costs two relaxed additions.
+//! A histogram of durations; an observation costs two relaxed additions. And the lines of any
+//! histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,18 +53,29 @@ impl Histogram {
     }
 
     pub(crate) fn render(&self, family: &mut MetricFamily<'_>, label: (&str, &str)) {
-        let bounds = BOUNDS.iter().map(|(_, text)| *text).chain(["+Inf"]);
-        // The count is the sum of the buckets, so that the two agree under concurrent observations.
-        let mut count = 0;
-        for (bound, bucket) in bounds.zip(&self.buckets) {
-            count += bucket.load(Ordering::Relaxed);
-            family.sample("_bucket", &[label, ("le", bound)], count);
-        }
+        let bounds = BOUNDS.iter().map(|(_, text)| *text);
         let sum = self.sum_nanos.load(Ordering::Relaxed);
         let seconds = format!("{}.{:09}", sum / 1_000_000_000, sum % 1_000_000_000);
-        family.sample("_sum", &[label], seconds);
-        family.sample("_count", &[label], count);
+        render_buckets(family, &[label], bounds, &self.counts().0, &seconds);
     }
+}
+
+/// The lines of one histogram. The last bucket has no bound. The count is the sum of the buckets,
+/// so that the two agree under concurrent observations.
+pub(super) fn render_buckets<'b>(
+    family: &mut MetricFamily<'_>,
+    labels: &[(&str, &str)],
+    bounds: impl Iterator<Item = &'b str>,
+    buckets: &[u64],
+    sum: &str,
+) {
+    let mut count = 0;
+    for (bound, bucket) in bounds.chain(["+Inf"]).zip(buckets) {
+        count += bucket;
+        family.sample("_bucket", &[labels, &[("le", bound)]].concat(), count);
+    }
+    family.sample("_sum", labels, sum);
+    family.sample("_count", labels, count);
 }
 
 /// The number of durations in each bucket.

@@ -1,11 +1,13 @@
 //! All counters and their rendering in the text format of Prometheus. Imports: nothing.
 //!
 //! A call updates only relaxed atomics. The counters of a rule are looked up when a policy is
-//! compiled. A label is a rule, an outcome, a source, a listener or a kind of error, never a key.
+//! compiled. A label is a rule, an outcome, a source, a listener, a kind of error or a model of the
+//! policy's prices, never a key.
 
 pub(crate) mod exposition;
 mod histogram;
 mod rules;
+mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ pub(crate) use histogram::BucketCounts;
 use histogram::Histogram;
 pub(crate) use rules::OutcomeCounts;
 pub(crate) use rules::RuleMetrics;
+use settled::SettledRatios;
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -60,6 +63,7 @@ impl ListenerKind {
 #[derive(Debug)]
 pub struct Metrics {
     rules: Mutex<BTreeMap<Arc<str>, Arc<RuleMetrics>>>,
+    settled: SettledRatios,
     listeners: [ListenerMetrics; ListenerKind::ALL.len()],
     store_errors: [AtomicU64; STORE_ERRORS.len()],
     breaker_opened: AtomicU64,
@@ -164,7 +168,15 @@ impl Metrics {
     ) {
         let own = active.into_iter().filter(|(_, counters)| !Arc::ptr_eq(counters, other));
         let all = own.chain([(Self::OTHER, other)]);
-        *self.rules() = all.map(|(name, counters)| (name.into(), counters.clone())).collect();
+        let mut rules = self.rules();
+        *rules = all.map(|(name, counters)| (name.into(), counters.clone())).collect();
+        self.settled.retain(|rule| rules.contains_key(rule));
+    }
+
+    /// Counts what a rule was charged for a reservation. `model` is one that the policy has prices
+    /// for, or [`Metrics::OTHER`].
+    pub fn observe_settled(&self, rule: &str, model: &str, charged: u64, reserved: u64) {
+        self.settled.observe(rule, model, charged, reserved);
     }
 
     /// Counts a check of this duration, from complete request to response.
@@ -298,6 +310,9 @@ impl Metrics {
         for (name, rule) in &rules {
             fallback.sample("", &[("rule", name)], rule.fallback_decisions());
         }
+        let help = "Permits charged for a reservation / permits reserved.";
+        let name = "tidegate_settled_ratio";
+        self.settled.render(&mut out.family(name, MetricType::Histogram, help));
         let help = "Permits leased from the store and not used yet.";
         let mut lent = out.family("tidegate_lease_outstanding", MetricType::Gauge, help);
         for name in rules.iter().map(|(name, _)| name) {
@@ -422,6 +437,7 @@ impl Default for Metrics {
         let adhoc = (Rule::ADHOC.into(), Arc::default());
         Self {
             rules: Mutex::new(BTreeMap::from([adhoc])),
+            settled: SettledRatios::new(Self::OTHER),
             listeners: Default::default(),
             store_errors: Default::default(),
             breaker_opened: AtomicU64::new(0),

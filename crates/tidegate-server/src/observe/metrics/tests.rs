@@ -146,6 +146,7 @@ fn every_family_exists_from_the_start_with_its_type() {
             ("tidegate_memory_bytes", "gauge"),
             ("tidegate_memory_overflow_total", "counter"),
             ("tidegate_panics_total", "counter"),
+            ("tidegate_settled_ratio", "histogram"),
             ("tidegate_shadow_denied_total", "counter"),
             ("tidegate_store_errors_total", "counter"),
             ("tidegate_store_resets_total", "counter"),
@@ -290,6 +291,41 @@ fn the_histogram_adds_up() {
     assert!((part("sum", "resp") - micros.iter().sum::<u64>() as f64 / 1e6).abs() < 1e-9);
     assert_eq!((part("count", "http"), part("sum", "http")), (0.0, 0.0));
     assert_eq!(scrape.buckets("http").len(), buckets.len());
+}
+
+#[test]
+fn settled_ratios_are_counted_by_rule_and_model() {
+    let metrics = Metrics::default();
+    let tokens = metrics.rule("tokens");
+    for (charged, reserved) in [(0, 800), (312, 1_500), (1_500, 1_500), (1_501, 1_500)] {
+        metrics.observe_settled("tokens", "gpt-x", charged, reserved);
+    }
+    metrics.observe_settled("tokens", "other", u64::MAX, 1);
+    let scrape = Scrape::of(&metrics);
+    let at = |model, bound| {
+        let labels = [("rule", "tokens"), ("model", model), ("le", bound)];
+        scrape.value("tidegate_settled_ratio_bucket", &labels)
+    };
+    let bounds = ["0", "0.1", "0.25", "0.9", "1", "1.1", "+Inf"];
+    assert_eq!(bounds.map(|bound| at("gpt-x", bound).unwrap()), [1., 1., 2., 2., 3., 4., 4.]);
+    assert_eq!(["10", "+Inf"].map(|bound| at("other", bound).unwrap()), [0., 1.]);
+    let sum =
+        |model| scrape.value("tidegate_settled_ratio_sum", &[("rule", "tokens"), ("model", model)]);
+    assert_eq!([sum("gpt-x"), sum("other")], [Some(2.209), Some(1_000.0)]);
+    let other = metrics.rule(Metrics::OTHER);
+    metrics.set_rules([("tokens", &tokens)], &other);
+    for model in 0..3_000 {
+        metrics.observe_settled("tokens", &format!("m{model}"), 1, 1);
+    }
+    let count = |scrape: &Scrape, rule: &str, model: &str| {
+        scrape.value("tidegate_settled_ratio_count", &[("rule", rule), ("model", model)])
+    };
+    let scrape = Scrape::of(&metrics);
+    assert_eq!(count(&scrape, "tokens", "gpt-x"), Some(4.0), "a reload keeps it");
+    assert_eq!(count(&scrape, "tokens", "m2999"), None);
+    assert_eq!(count(&scrape, "other", "other"), Some(3_000.0 - 1_997.0));
+    metrics.set_rules([], &other);
+    assert_eq!(count(&Scrape::of(&metrics), "tokens", "gpt-x"), None);
 }
 
 #[test]

@@ -12,10 +12,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
+use tidegate::pricing::TokenUsage;
 use tidegate::{Cost, Key, Micros, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
 
 use super::problem::HttpProblem;
-use crate::check::{CheckDecision, CheckService};
+use crate::check::{CheckDecision, CheckService, ModelUsage};
 
 /// Key to check: a string, or several parts. At most 1024 bytes in total.
 #[derive(Clone, PartialEq, Eq, JsonSchema, Debug)]
@@ -137,6 +138,14 @@ pub(crate) struct CheckBody {
     #[serde(default)]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub ttl_ms: Option<u64>,
+    /// Language model, one of the policy's prices.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Expected tokens, by which checks without a cost are charged: `input` and `output`, or the
+    /// usage object of OpenAI, Anthropic or Gemini.
+    #[serde(default)]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub usage: Option<Value>,
     /// Charge what is reserved at the deadline, whatever the rules say. By default each rule
     /// decides, by its `on_expiry`.
     #[serde(default)]
@@ -164,6 +173,14 @@ pub(crate) struct SettleBody {
     /// Actual cost by rule. Rules that are not named are charged what was reserved.
     #[serde(default)]
     pub costs: Option<CostsBody>,
+    /// Language model that replied; default: the model of the reservation.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Tokens used: the usage object of OpenAI, Anthropic or Gemini, or `input` and `output`. Each
+    /// rule is charged by its unit.
+    #[serde(default)]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub usage: Option<Value>,
     /// New lifetime from now; default 60000.
     #[serde(default)]
     #[schemars(range(min = 1, max = 3_600_000))]
@@ -231,6 +248,7 @@ impl SettleBody {
                     rule: &item.rule,
                     key: item.key.as_ref().map(KeyBody::key),
                     cost: Cost::total(item.cost),
+                    if_held: false,
                 };
                 items.iter().map(cost).collect()
             }
@@ -274,6 +292,28 @@ impl CheckBody {
     }
 }
 
+impl CheckBody {
+    /// The checks of a reservation: one without a cost costs what its rule says.
+    pub(crate) fn checks_to_reserve(
+        &self,
+        service: &CheckService,
+    ) -> Result<RuleChecks<'_>, HttpProblem> {
+        let usage = self.usage.as_ref().map(TokenUsage::deserialize).transpose();
+        let usage = usage.map_err(|error| HttpProblem::field("usage", error.to_string()))?;
+        let call = ModelUsage { model: self.model.as_deref(), usage };
+        let active = service.active();
+        let mut checks = self.checks(service)?;
+        let each = self.checks.iter().flatten().map(|StrictObject(one)| one.cost);
+        let costs = self.checks.is_none().then_some(self.cost).into_iter().chain(each);
+        for (check, cost) in checks.iter_mut().zip(costs) {
+            if let (RuleTarget::Named(rule), None) = (&check.target, cost) {
+                check.cost = active.cost_to_reserve(rule, &call)?;
+            }
+        }
+        Ok(checks)
+    }
+}
+
 /// The checks of one call.
 pub(crate) type RuleChecks<'a> = SmallVec<[RuleCheck<'a>; 1]>;
 
@@ -309,16 +349,18 @@ pub(crate) struct CallBody {
 }
 
 impl CallBody {
-    pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", &["ttl_ms", "on_expiry"]);
-    pub(crate) const RECORD: Self =
-        Self::new("/v1/record", "RecordBody", &["ttl_ms", "on_expiry", "wait_ms"]);
-    pub(crate) const REFUND: Self =
-        Self::new("/v1/refund", "RefundBody", &["ttl_ms", "on_expiry", "wait_ms"]);
+    const NOT_CHECKED: &'static [&'static str] = &["ttl_ms", "on_expiry", "model", "usage"];
+    const NOT_RECORDED: &'static [&'static str] =
+        &["ttl_ms", "on_expiry", "wait_ms", "model", "usage"];
+    pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", Self::NOT_CHECKED);
+    pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", Self::NOT_RECORDED);
+    pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", Self::NOT_RECORDED);
     pub(crate) const RESERVE: Self = Self::new("/v1/reserve", "ReserveBody", &["wait_ms"]);
     pub(crate) const COMMIT: Self = Self::new("/v1/commit", "CommitBody", &["ttl_ms"]);
     pub(crate) const CANCEL: Self =
-        Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost", "costs"]);
-    pub(crate) const RENEW: Self = Self::new("/v1/renew", "RenewBody", &["cost", "costs"]);
+        Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost", "costs", "model", "usage"]);
+    pub(crate) const RENEW: Self =
+        Self::new("/v1/renew", "RenewBody", &["cost", "costs", "model", "usage"]);
     /// Calls with a [`CheckBody`].
     pub(crate) const CHECKS: [Self; 4] = [Self::CHECK, Self::RECORD, Self::REFUND, Self::RESERVE];
     /// Calls with a [`SettleBody`].
@@ -344,6 +386,8 @@ impl CheckBody {
             ("ttl_ms", self.ttl_ms.is_some()),
             ("on_expiry", self.on_expiry.is_some()),
             ("wait_ms", self.wait_ms.is_some()),
+            ("model", self.model.is_some()),
+            ("usage", self.usage.is_some()),
         ])?;
         Ok(self)
     }
@@ -356,6 +400,8 @@ impl SettleBody {
             ("ttl_ms", self.ttl_ms.is_some()),
             ("cost", self.cost.is_some()),
             ("costs", self.costs.is_some()),
+            ("model", self.model.is_some()),
+            ("usage", self.usage.is_some()),
         ])?;
         Ok(self)
     }
@@ -453,6 +499,12 @@ pub(crate) struct SettlementBody<'a> {
     pub delay_ms: u64,
     /// Where it was settled: `memory`, `redis` or `fallback`.
     pub source: &'a str,
+    /// `invalid`: the usage could not be read, and what was reserved is charged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<&'static str>,
+    /// The model whose price was used, if it is not the one that the call names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priced_as: Option<&'a str>,
     /// Each enforced limit, in order.
     pub rules: Vec<SettledRuleBody<'a>>,
 }
@@ -507,6 +559,8 @@ impl<'a> SettlementBody<'a> {
             overdrawn: !decision.allowed(),
             delay_ms: millis(decision.delay()),
             source: decision.source.name(),
+            usage: None,
+            priced_as: None,
             rules: rules.collect(),
         }
     }

@@ -127,6 +127,7 @@ impl From<CheckError> for HttpProblem {
             },
             CheckError::AdhocDisabled => Some("limit"),
             CheckError::MissingKey => Some("key"),
+            CheckError::MissingModel(_) | CheckError::UnknownModel(_) => Some("model"),
             CheckError::Store(_) | CheckError::Throttle => None,
         };
         let status = match &error {
@@ -141,7 +142,9 @@ impl From<CheckError> for HttpProblem {
             CheckError::Refused(_)
             | CheckError::Limit(_)
             | CheckError::Throttle
-            | CheckError::MissingKey => StatusCode::BAD_REQUEST,
+            | CheckError::MissingKey
+            | CheckError::MissingModel(_)
+            | CheckError::UnknownModel(_) => StatusCode::BAD_REQUEST,
         };
         let field = field_of(&error).map(String::from);
         Self::new(status, error.to_string()).with_field(field)

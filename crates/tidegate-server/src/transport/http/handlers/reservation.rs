@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde::Deserialize;
+use tidegate::pricing::{Prices, TokenUsage};
 use tidegate::{Cost, Costs, Rule};
 
-use crate::check::{CheckError, CheckService, Operation, ReserveOptions, SettleAction};
+use crate::check::{
+    CheckDecision, CheckError, CheckService, Operation, ReserveOptions, SettleAction, UsageCosts,
+};
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::json::{CallBody, CheckBody, DecisionBody, SettleBody, SettlementBody};
 use crate::transport::http::problem::HttpProblem;
@@ -23,9 +27,10 @@ pub(crate) async fn reserve(
     let operation = Operation::Reserve(ReserveOptions {
         ttl: body.ttl_ms.map(Duration::from_millis),
         charge_on_expiry: body.on_expiry.is_some(),
+        tag: body.model.as_deref().map(Prices::tag),
     });
-    let decision =
-        app.service.run(operation, &body.checks(&app.service)?, body.id.as_deref()).await?;
+    let checks = body.checks_to_reserve(&app.service)?;
+    let decision = app.service.run(operation, &checks, body.id.as_deref()).await?;
     Ok(response::decided(&decision))
 }
 
@@ -36,13 +41,29 @@ pub(crate) async fn commit(
 ) -> Result<Response, HttpProblem> {
     let body: SettleBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::COMMIT)?;
+    if body.usage.is_some() && (body.cost.is_some() || body.costs.is_some()) {
+        return Err(HttpProblem::field("usage", "usage excludes cost and costs; remove one"));
+    }
+    let id = body.reservation.parse().map_err(CheckError::Refused)?;
+    let active = app.service.active();
+    // The tokens were used: what cannot be read is charged as reserved.
+    let usage = body.usage.as_ref().map(TokenUsage::deserialize);
+    let used = match &usage {
+        Some(Ok(usage)) => active.costs_of_usage(usage, body.model.as_deref(), id),
+        _ => UsageCosts::default(),
+    };
     let each = body.each()?;
     let costs = match body.cost {
+        _ if !used.rules.is_empty() => Costs::Each(&used.rules),
         _ if body.costs.is_some() => Costs::Each(&each),
         Some(cost) => Costs::All(Cost::total(cost)),
         None => Costs::AsHeld,
     };
-    settle(&app, &body.reservation, SettleAction::Commit(costs)).await
+    let settled = app.service.settle(id, SettleAction::Commit(costs)).await?;
+    let usage = matches!(usage, Some(Err(_))).then_some("invalid");
+    let reply = settlement(&app, &body.reservation, &settled);
+    let reply = SettlementBody { usage, priced_as: used.priced_as, ..reply };
+    Ok(response::standing(&settled, &reply))
 }
 
 /// `POST /v1/cancel`
@@ -52,7 +73,9 @@ pub(crate) async fn cancel(
 ) -> Result<Response, HttpProblem> {
     let body: SettleBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::CANCEL)?;
-    settle(&app, &body.reservation, SettleAction::Cancel).await
+    let id = body.reservation.parse().map_err(CheckError::Refused)?;
+    let settled = app.service.settle(id, SettleAction::Cancel).await?;
+    Ok(response::standing(&settled, &settlement(&app, &body.reservation, &settled)))
 }
 
 /// `POST /v1/renew`
@@ -70,15 +93,12 @@ pub(crate) async fn renew(
     Ok(response::standing(&decision, &body))
 }
 
-async fn settle(
+fn settlement<'a>(
     app: &AppState,
-    reservation: &str,
-    action: SettleAction<'_>,
-) -> Result<Response, HttpProblem> {
-    let id = reservation.parse().map_err(CheckError::Refused)?;
-    let decision = app.service.settle(id, action).await?;
-    let policy = app.service.active();
-    let is_gone = |rule: &str| policy.policy.rule(rule).is_none() && rule != Rule::ADHOC;
-    let body = SettlementBody::new(reservation, &decision, is_gone);
-    Ok(response::standing(&decision, &body))
+    reservation: &'a str,
+    settled: &'a CheckDecision,
+) -> SettlementBody<'a> {
+    let active = app.service.active();
+    let is_gone = |rule: &str| active.policy.rule(rule).is_none() && rule != Rule::ADHOC;
+    SettlementBody::new(reservation, settled, is_gone)
 }

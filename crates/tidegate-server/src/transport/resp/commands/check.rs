@@ -102,13 +102,13 @@ pub(super) fn rule_costs<'a>(args: &mut CommandArgs<'a>) -> Result<RuleCosts<'a>
     }
     let mut one = || {
         let (rule, key) = (args.text()?, Key::from(args.word()?));
-        Ok(RuleCost { rule, key: Some(key), cost: Cost::total(args.integer()?) })
+        Ok(RuleCost { rule, key: Some(key), cost: Cost::total(args.integer()?), if_held: false })
     };
     (0..count).map(|_| one()).collect()
 }
 
 pub(super) fn rule_checks<'a>(named: &[RuleCost<'a>]) -> SmallVec<[RuleCheck<'a>; 4]> {
-    let check = |RuleCost { rule, key, cost }: &RuleCost<'a>| {
+    let check = |RuleCost { rule, key, cost, .. }: &RuleCost<'a>| {
         RuleCheck::new(rule, key.unwrap_or(Key::of(&[]))).cost(cost.get())
     };
     named.iter().map(check).collect()

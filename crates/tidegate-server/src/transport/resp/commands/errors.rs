@@ -35,6 +35,8 @@ pub(crate) fn error_text(error: CheckError) -> ErrorText {
         CheckError::Limit(_) => "ERR invalid limit; expected one like 100/s or sliding-log 5/1m",
         CheckError::Throttle => "ERR invalid limit; count and period must be above 0 and in range",
         CheckError::MissingKey => "ERR missing key: this rule counts per key",
+        CheckError::MissingModel(_) => "ERR missing model: this rule counts money",
+        CheckError::UnknownModel(_) => "ERR no price for this model; add it to prices, or \"*\"",
         CheckError::AdhocDisabled => {
             "ERR ad-hoc limits are disabled (adhoc: false); use TG.CHECK with a rule"
         }
