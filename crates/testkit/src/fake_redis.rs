@@ -47,6 +47,18 @@ impl FakeReply {
         }
         self
     }
+
+    /// Turns the reply into one of `lean.lua` with a single check of one bucket.
+    fn for_lean(mut self) -> Self {
+        let head = |times: u16| [&1.7e15_f64.to_le_bytes()[..], &times.to_le_bytes()].concat();
+        if self.bytes == Self::good().bytes {
+            self.bytes = [b"$34\r\n", &*head(1), &[0; 24], b"\r\n"].concat();
+        } else if self.bytes.starts_with(b"*2\r\n:0\r\n") {
+            // Calendars are left to the other scripts.
+            self.bytes = [b"$10\r\n", &*head(65_535), b"\r\n"].concat();
+        }
+        self
+    }
 }
 
 /// A server on its own port, stopped on drop.
@@ -161,12 +173,16 @@ impl Shared {
             "EVALSHA" | "EVAL" => {
                 let replies = self.replies.lock().unwrap().clone();
                 let mut reply = if name == "EVAL" { replies.eval } else { replies.evalsha };
-                if words.iter().any(|word| word == "checks") {
-                    reply = reply.for_checks();
-                }
-                // The keys are followed by the protocol version and the operation.
+                // The keys are followed by the protocol version and the operation. `lean.lua` has
+                // no operation; its first argument is binary.
                 let keys: usize = word(2).parse().unwrap_or(0);
-                self.scripts.lock().unwrap().push(format!("{name} {}", word(keys + 4)));
+                let op = if word(keys + 3).starts_with('\u{1}') { "lean" } else { word(keys + 4) };
+                self.scripts.lock().unwrap().push(format!("{name} {op}"));
+                match op {
+                    "lean" => reply = reply.for_lean(),
+                    "checks" => reply = reply.for_checks(),
+                    _ => {}
+                }
                 if let Ok(text) = str::from_utf8(&reply.bytes)
                     && text.contains('{')
                 {

@@ -92,7 +92,7 @@ async fn a_script_that_the_server_does_not_know_is_sent_with_its_text() {
         let engine = Redis::builder(&url).deadline(HANG).build().unwrap();
         fake.set_replies(FakeReply::new("-NOSCRIPT No matching script.\r\n"), FakeReply::good());
         assert!(decide(&engine, TestedOp::Check).await.unwrap().allowed());
-        assert_eq!(fake.scripts(), ["EVALSHA checks", "EVAL checks"], "{}", topology.name);
+        assert_eq!(fake.scripts(), ["EVALSHA lean", "EVAL lean"], "{}", topology.name);
     }
 }
 
@@ -253,8 +253,8 @@ fn cases() -> Vec<ReplyCase> {
     let error = |(line, charged): (String, ChargeState)| ReplyCase { charged, ..refusal(&line) };
     let mut cases: Vec<ReplyCase> = errors().map(error).collect();
     cases.push(ReplyCase { sent: 2, ..refusal("NOSCRIPT for the text too") });
-    // The script requests the calendar again each time.
-    cases.push(ReplyCase { sent: 6, ..refused("status 0", "*2\r\n:0\r\n:1700000000000000\r\n") });
+    // The script requests the calendar again each time; the lean one is sent before.
+    cases.push(ReplyCase { sent: 7, ..refused("status 0", "*2\r\n:0\r\n:1700000000000000\r\n") });
     cases.extend(
         shapes()
             .map(|(name, bytes)| ReplyCase { charged: ChargeState::Maybe, ..refused(name, bytes) }),
@@ -302,13 +302,18 @@ fn errors() -> impl Iterator<Item = (String, ChargeState)> {
 
 /// Replies that no script sends. The server has run something.
 fn shapes() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
-    let shapes: [(&str, &[u8]); 38] = [
+    let shapes: [(&str, &[u8]); 40] = [
         ("nil", b"$-1\r\n"),
         ("nil array", b"*-1\r\n"),
         ("nil of RESP3", b"_\r\n"),
         ("integer", b":1\r\n"),
         ("simple string", b"+OK\r\n"),
         ("bulk string", b"$2\r\n12\r\n"),
+        ("lean: no state", b"$10\r\n\0\0\0\0\0\0\0\0\x01\0\r\n"),
+        (
+            "lean: too many",
+            b"$34\r\n\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\r\n",
+        ),
         ("map", b"%1\r\n:1\r\n:2\r\n"),
         ("double", b",1.5\r\n"),
         ("empty array", b"*0\r\n"),

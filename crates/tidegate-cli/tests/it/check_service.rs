@@ -477,6 +477,7 @@ fn the_metrics_have_the_names_that_dashboards_know() {
         "tidegate_memory_bytes",
         "tidegate_memory_overflow_total",
         "tidegate_panics_total",
+        "tidegate_settled_ratio",
         "tidegate_shadow_denied_total",
         "tidegate_store_errors_total",
         "tidegate_store_resets_total",

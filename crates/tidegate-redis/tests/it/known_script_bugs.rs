@@ -516,9 +516,10 @@ fn a_client_whose_calendar_is_days_off_charges_nothing() {
     for (days_off, status) in [(-10_i64, 0), (10, 0), (0, 1)] {
         let start = midnight.checked_add_signed(days_off * day.cast_signed()).unwrap();
         let bounds = [start - day, start, start + day, start + 2 * day].map(|b| b.to_string());
-        // Algorithm 3, a calendar's window of 10; four boundaries; a cost of 1, no caller.
+        // Algorithm 3, a calendar's window of 10; four boundaries; a cost of 1, no hold and no caller.
         let head = ["3", "1", "10", "0", "4"];
-        let part = head.into_iter().chain(bounds.iter().map(String::as_str)).chain(["1", "", ""]);
+        let part =
+            head.into_iter().chain(bounds.iter().map(String::as_str)).chain(["1", "", "", ""]);
         let reply = client.evaluate(Algorithm::FixedWindow, &part.collect::<Vec<_>>()).unwrap();
         let Value::Array(reply) = reply else { panic!("no array") };
         assert_eq!(reply[0], Value::Int(status), "{days_off} days off");
@@ -716,13 +717,13 @@ impl RawClient {
     fn evaluate(&mut self, algorithm: Algorithm, part: &[&str]) -> redis::RedisResult<Value> {
         let mut command = redis::cmd("EVAL");
         command.arg(decide_script(&[algorithm])).arg(1).arg("raw:{1}:state");
-        command.arg(&["1", "check", "", "", "0", "0", "", "", "", "1", "0"]).arg(part);
+        command.arg(&["1", "check", "", "", "0", "", "", "1", "0"]).arg(part);
         self.send(&command)
     }
 
     /// Checks `5/h`.
     fn check(&mut self, cost: &str) -> redis::RedisResult<Value> {
-        let bucket = ["1", "1", "720000000", "1", "5", "0", "0", cost, "", ""];
+        let bucket = ["1", "1", "720000000", "1", "5", "0", "0", cost, "", "", ""];
         self.evaluate(Algorithm::TokenBucket, &bucket)
     }
 

@@ -47,7 +47,10 @@ async fn of_200_concurrent_requests_exactly_64_are_admitted() {
         for _ in 0..136 {
             let denied = received.recv().await.unwrap();
             assert_eq!(denied.status, 429);
-            assert_eq!(denied.header("ratelimit-policy").unwrap(), "\"api\";q=64");
+            assert_eq!(
+                denied.header("ratelimit-policy").unwrap(),
+                "\"api\";q=64;qu=\"concurrent-requests\""
+            );
         }
         wait_until(|| async { handler.in_flight() == 64 }).await;
         assert_eq!(used_and_held(&limiter, CLIENT, 0).await.1, 64);
