@@ -17,6 +17,7 @@ pub(super) async fn run(new: impl Fn() -> Harness) {
     what_is_not_charged_is_reported(&new()).await;
     a_hold_counts_in_both_windows_and_is_charged_in_that_of_its_commit(&new()).await;
     a_reservation_under_an_id_is_the_same_one(&new()).await;
+    a_step_back_moves_what_was_charged_when_it_was_reserved(&new()).await;
 }
 
 const TTL: Micros = Micros::from_secs(5);
@@ -230,4 +231,19 @@ async fn a_reservation_under_an_id_is_the_same_one(harness: &Harness) {
     assert_ne!(anew.hold(), first.hold(), "its permits are gone");
     assert_eq!(harness.peek(&gateway.requests, "ann").await.remaining, 58);
     assert_eq!(harness.peek(&gateway.tokens, "ann").await.remaining, 9_890);
+}
+
+async fn a_step_back_moves_what_was_charged_when_it_was_reserved(harness: &Harness) {
+    let (hour, third) = (Micros::from_secs(3_600), Micros::from_secs(1_200));
+    let requests = harness.budget("requests", "1/h", Unit::Requests);
+    let tokens_of = harness.budget("tokens", "fixed-window 10/h", Unit::Tokens);
+    let (_, hold) = harness.hold(hour);
+    let both = [(&requests, "ann", 1), (&tokens_of, "ann", 5)];
+    let id = harness.call(hold, &both).await.expect("a decision").hold().expect("a hold");
+    // A call about the hold stores it, as every call does, although it charges nothing there.
+    harness.clock.set(harness.now().saturating_sub(third));
+    harness.renew(id, hour).await.expect("renewed");
+    harness.advance(third);
+    let left = hour.saturating_sub(third);
+    assert_eq!(harness.peek(&requests, "ann").await.reset_after, left);
 }

@@ -82,6 +82,11 @@ impl Cell {
         if !Arc::ptr_eq(&self.limit, limit) && limit.is_newer_than(&self.limit) {
             self.resize(budget, |cell| cell.change(limit, now));
         }
+        self.rebase(now);
+    }
+
+    /// Moves what was written after `now` to `now`. Every call stores it, even if it only reads.
+    pub(crate) fn rebase(&mut self, now: Micros) {
         let at = self.limit.moment(now);
         self.limit.limit().rebase(&mut self.state, &mut self.holds, &at);
     }
@@ -94,8 +99,7 @@ impl Cell {
     /// under the limit that charged last.
     pub(crate) fn prepare(&mut self, limit: &Arc<RuleLimit>, now: Micros, budget: &Budget) {
         if self.is_under_other(limit) {
-            let at = self.limit.moment(now);
-            self.limit.limit().rebase(&mut self.state, &mut self.holds, &at);
+            self.rebase(now);
         } else {
             self.bring_to(limit, now, budget);
         }

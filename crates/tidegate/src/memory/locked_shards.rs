@@ -469,7 +469,10 @@ pub(crate) fn peek(
     now: Micros,
 ) -> Verdict {
     match locked.cell(part, location) {
-        Some(cell) => cell.look(cell.limit(), now, Cost::ZERO),
+        Some(cell) => {
+            cell.rebase(now);
+            cell.look(cell.limit(), now, Cost::ZERO)
+        }
         None => {
             let at = part.limit.moment(now);
             part.limit.limit().look(None, Holds::NONE, &at, Cost::ZERO)
