@@ -91,7 +91,13 @@ impl Core {
         let cell = &mut self.cells[index];
         let at = cell.spec.moment(call.now);
         let Cell { spec, limit, state, holds } = cell;
-        limit.expire(state, holds, &at);
+        match call.op {
+            // A part that is not held is only reported.
+            ModelOp::Settle { uses, .. } | ModelOp::Renew { uses, .. } if uses[index].is_none() => {
+                limit.rebase(state, holds, &at);
+            }
+            _ => limit.expire(state, holds, &at),
+        }
         let mut turn = Micros::ZERO;
         match call.op {
             ModelOp::Record => limit.charge(state, &at, cost, None),
