@@ -127,7 +127,7 @@ impl Limit {
         self.look(self.stored_state(numbers).as_ref(), &Holds::default(), at, cost)
     }
 
-    /// The same, and if `cost` is allowed, `remaining` and `reset_after` are those after its charge.
+    /// The same. If `cost` is allowed, `remaining` and `reset_after` are those after its charge.
     pub fn charge_stored(&self, numbers: &[u64], at: &Moment, cost: Cost) -> Verdict {
         let mut state = self.stored_state(numbers);
         let holds = Holds::default();

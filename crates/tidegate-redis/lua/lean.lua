@@ -7,15 +7,15 @@
 --
 -- KEYS  for each part of each check the state
 -- ARGV  1 '<Bd' protocol (1), instant in us, -1 for Redis's clock (tests pass one); then for
---         each check '<BH' number of parts, how many times, at most 65,533; then for each part '<Hd'
---         the argument with its limit, and its cost; 0 in all parts peeks
+--         each check '<BH' number of parts, how many times, at most 65,533; then for each part
+--         '<Hd' the argument with its limit, and its cost; 0 in all parts peeks
 --       2 and on: limits, each as a value of this limit begins (see entries.lua): '<BBB' version,
 --         algorithm, 1; then the numbers of the limit, packed as in its algorithm's file. Of a
 --         calendar window the length of the present window, and '<d' its start
--- reply '<d' now; then for each check '<H' how many of its times were allowed, and for each part its
---       state as the value has it, after the last of these; before them if it is a queue. Instead
---       of all this, 65,535 if `checks.lua` has to decide, or 65,534 if it will need the key of the
---       holds of the only part: nothing was written for this check
+-- reply '<d' now; then for each check '<H' how many of its times were allowed, and for each part
+--       its state as the value has it, after the last of these; before them if it is a queue.
+--       Instead of all this, 65,535 if `checks.lua` has to decide, or 65,534 if it will need the
+--       key of the holds of the only part: nothing was written for this check
 
 local call, read, pack, sub = redis.pcall, struct.unpack, struct.pack, string.sub
 local MAX, WHOLE, ASK, ASK_HELD = 9007199254740991, 4503599627370495, 65535, 65534

@@ -42,8 +42,8 @@ impl QueuedCheck {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
 
-    /// Checks with the same key share a queue: all checks of one script if one server owns all keys,
-    /// those of the same keys in a Cluster.
+    /// Checks with the same key share a queue: all checks of one script if one server owns all
+    /// keys, those of the same keys in a Cluster.
     pub(super) fn queue_key(&self, mode: BatchMode) -> u64 {
         let script = u64::from(self.request.is_lean);
         match mode {

@@ -38,8 +38,9 @@ pub fn checks_script(algorithms: &[Algorithm]) -> &'static str {
     &ScriptVariant::of(algorithms.iter().copied()).checks().text
 }
 
-/// The script that decides plain checks: buckets, fixed and approximate windows, without holds. What
-/// it leaves undecided, [`checks_script`] decides. `docs/redis-scripts.md` describes how to call it.
+/// The script that decides plain checks: buckets, fixed and approximate windows, without holds.
+/// What it leaves undecided, [`checks_script`] decides. `docs/reference/redis-scripts.md` describes
+/// how to call it.
 ///
 /// ```
 /// let text = tidegate_redis::lean_script();

@@ -516,7 +516,7 @@ fn a_client_whose_calendar_is_days_off_charges_nothing() {
     for (days_off, status) in [(-10_i64, 0), (10, 0), (0, 1)] {
         let start = midnight.checked_add_signed(days_off * day.cast_signed()).unwrap();
         let bounds = [start - day, start, start + day, start + 2 * day].map(|b| b.to_string());
-        // Algorithm 3, a calendar's window of 10; four boundaries; a cost of 1, no hold and no caller.
+        // Algorithm 3, a calendar's window of 10; four boundaries; a cost of 1, no hold, no caller.
         let head = ["3", "1", "10", "0", "4"];
         let part =
             head.into_iter().chain(bounds.iter().map(String::as_str)).chain(["1", "", "", ""]);
