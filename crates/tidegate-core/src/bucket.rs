@@ -10,7 +10,7 @@
 //! of this one.
 
 use crate::arithmetic::Arithmetic;
-use crate::invalid::{InvalidLimit, LimitField};
+use crate::invalid_limit::{InvalidLimit, LimitField};
 use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;

@@ -22,9 +22,9 @@
 //!   `expire`.
 //! - [`did_you_mean`]: suggestions for misspelt words. [`Quoted`] and [`underline`] format them in
 //!   errors.
-//! - `shape` derives the numbers of a limit; `queueing` estimates waits in a queue.
-//! - One file per algorithm: `bucket`, `steps`, `fixed`, `log`, `approximate`, `concurrency`, each
-//!   an `Arithmetic` over its own kind of [`State`].
+//! - `algorithm_params` derives the numbers of a limit, `queue_estimate` the wait in a queue.
+//! - One file per algorithm: `bucket`, `stepped_bucket`, `fixed_window`, `sliding_log`,
+//!   `sliding_counter`, `concurrency`, each an `Arithmetic` over its own kind of [`State`].
 //! - [`Packed`]: a state as two numbers, and the decision in one step.
 //! - [`Holds`]: permits that are held and not yet charged; `forecast` computes their expiry.
 //! - [`Micros`], [`Tick`], [`Moment`]: time. [`Cost`]: permits per request. [`Verdict`]: the
@@ -37,40 +37,40 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod approximate;
+mod algorithm_params;
 mod arithmetic;
 mod bucket;
+mod builder;
 mod calendar;
 mod concurrency;
 mod cost;
 mod did_you_mean;
-mod draft;
-mod fixed;
+mod fixed_window;
 mod forecast;
+mod fraction;
 mod hold;
-mod invalid;
+mod invalid_limit;
 mod limit;
-mod log;
 mod notation;
 mod packed;
-mod queueing;
-mod shape;
-mod share;
+mod queue_estimate;
+mod sliding_counter;
+mod sliding_log;
 mod span;
 mod state;
-mod steps;
+mod stepped_bucket;
 mod time;
 mod verdict;
 
+pub use builder::{Algorithm, LimitBuilder};
 pub use cost::{Cost, InvalidCost};
 pub use did_you_mean::did_you_mean;
-pub use draft::{Algorithm, LimitBuilder};
+pub use fraction::Fraction;
 pub use hold::{Expiry, Hold, Holds};
-pub use invalid::{InvalidLimit, LimitField};
+pub use invalid_limit::{InvalidLimit, LimitField};
 pub use limit::{Limit, RecoveryPoint, Standing};
 pub use notation::{ParseLimitError, Quoted, underline};
 pub use packed::Packed;
-pub use share::Fraction;
 pub use span::{CalendarUnit, Span};
 pub use state::State;
 pub use time::{Micros, Moment, Tick};

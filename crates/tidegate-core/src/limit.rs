@@ -3,11 +3,11 @@
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
+use crate::algorithm_params::AlgorithmParams;
 use crate::arithmetic::Arithmetic;
-use crate::draft::LimitBuilder;
+use crate::builder::LimitBuilder;
 use crate::forecast::Forecast;
-use crate::log::{Log, SlidingLog};
-use crate::shape::Shape;
+use crate::sliding_log::{Log, SlidingLog};
 use crate::state::Kind;
 use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict, Wait};
 
@@ -31,20 +31,20 @@ use crate::{Algorithm, Cost, Holds, Micros, Moment, Span, State, Tick, Verdict, 
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limit {
-    pub(crate) draft: LimitBuilder,
-    pub(crate) shape: Shape,
+    pub(crate) builder: LimitBuilder,
+    pub(crate) params: AlgorithmParams,
 }
 
-/// Evaluates an expression with the algorithm of a shape.
+/// Evaluates an expression with the algorithm of a limit.
 macro_rules! with {
-    ($shape:expr, $algorithm:ident => $call:expr) => {
-        match $shape {
-            Shape::Bucket($algorithm) => $call,
-            Shape::Steps($algorithm) => $call,
-            Shape::Fixed($algorithm) => $call,
-            Shape::Logged($algorithm) => $call,
-            Shape::Approximate($algorithm) => $call,
-            Shape::Concurrency($algorithm) => $call,
+    ($params:expr, $algorithm:ident => $call:expr) => {
+        match $params {
+            AlgorithmParams::Bucket($algorithm) => $call,
+            AlgorithmParams::Steps($algorithm) => $call,
+            AlgorithmParams::Fixed($algorithm) => $call,
+            AlgorithmParams::Logged($algorithm) => $call,
+            AlgorithmParams::Approximate($algorithm) => $call,
+            AlgorithmParams::Concurrency($algorithm) => $call,
         }
     };
 }
@@ -84,19 +84,19 @@ impl Limit {
 
     /// The algorithm.
     pub fn algorithm(&self) -> Algorithm {
-        self.draft.algorithm
+        self.builder.algorithm
     }
 
     /// The most that fits at once: burst or capacity of a bucket, count of a window, slots of
     /// `concurrency`.
     pub fn capacity(&self) -> u64 {
-        match &self.shape {
-            Shape::Bucket(bucket) => bucket.size,
-            Shape::Steps(steps) => steps.size,
-            Shape::Fixed(fixed) => fixed.limit,
-            Shape::Logged(logged) => logged.limit,
-            Shape::Approximate(approximate) => approximate.limit,
-            Shape::Concurrency(concurrency) => concurrency.limit,
+        match &self.params {
+            AlgorithmParams::Bucket(bucket) => bucket.size,
+            AlgorithmParams::Steps(steps) => steps.size,
+            AlgorithmParams::Fixed(fixed) => fixed.limit,
+            AlgorithmParams::Logged(logged) => logged.limit,
+            AlgorithmParams::Approximate(approximate) => approximate.limit,
+            AlgorithmParams::Concurrency(concurrency) => concurrency.limit,
         }
     }
 
@@ -107,52 +107,54 @@ impl Limit {
         if self.capacity() == 0 {
             return None;
         }
-        let span = self.draft.span.length()?;
-        match &self.shape {
-            Shape::Bucket(bucket) => {
-                let count = u128::from(self.draft.count);
+        let span = self.builder.span.length()?;
+        match &self.params {
+            AlgorithmParams::Bucket(bucket) => {
+                let count = u128::from(self.builder.count);
                 let product = u128::from(bucket.size) * u128::from(span.get());
                 product.is_multiple_of(count).then(|| Micros::saturating_from(product / count))
             }
-            Shape::Steps(steps) => {
+            AlgorithmParams::Steps(steps) => {
                 let count = steps.size.div_ceil(steps.amount);
                 Some(Micros::saturating_from(u128::from(count) * u128::from(steps.every)))
             }
-            Shape::Concurrency(_) => None,
-            Shape::Fixed(_) | Shape::Logged(_) | Shape::Approximate(_) => Some(span),
+            AlgorithmParams::Concurrency(_) => None,
+            AlgorithmParams::Fixed(_)
+            | AlgorithmParams::Logged(_)
+            | AlgorithmParams::Approximate(_) => Some(span),
         }
     }
 
     /// The span of the count; for `concurrency` the default lease.
     pub fn span(&self) -> Span {
-        self.draft.span
+        self.builder.span
     }
 
     /// The resolution of waits.
     pub fn tick(&self) -> Tick {
-        match &self.shape {
-            Shape::Bucket(bucket) => bucket.tick,
-            Shape::Approximate(approximate) => approximate.tick,
+        match &self.params {
+            AlgorithmParams::Bucket(bucket) => bucket.tick,
+            AlgorithmParams::Approximate(approximate) => approximate.tick,
             _ => Tick::Micro,
         }
     }
 
     /// How long a slot is held without a renewal; `None` except for `concurrency`.
     pub fn lease(&self) -> Option<Micros> {
-        match &self.shape {
-            Shape::Concurrency(concurrency) => Some(concurrency.lease),
+        match &self.params {
+            AlgorithmParams::Concurrency(concurrency) => Some(concurrency.lease),
             _ => None,
         }
     }
 
     /// Does it delay requests that it allows?
     pub fn is_queue(&self) -> bool {
-        matches!(&self.shape, Shape::Bucket(bucket) if bucket.queue)
+        matches!(&self.params, AlgorithmParams::Bucket(bucket) if bucket.queue)
     }
 
     /// Does its state consist of a log of entries?
     pub fn is_log(&self) -> bool {
-        matches!(self.shape, Shape::Logged(_))
+        matches!(self.params, AlgorithmParams::Logged(_))
     }
 
     /// Would `cost` be allowed now? Reads only. A cost of zero peeks.
@@ -217,8 +219,10 @@ impl Limit {
         state: Option<&'a State>,
         at: &Moment,
     ) -> impl Iterator<Item = (Option<&'a str>, u64)> + use<'a> {
-        let entries = match (&self.shape, state.map(|state| &state.0)) {
-            (Shape::Logged(logged), Some(Kind::Log(log))) => Some(logged.entries(log, at)),
+        let entries = match (&self.params, state.map(|state| &state.0)) {
+            (AlgorithmParams::Logged(logged), Some(Kind::Log(log))) => {
+                Some(logged.entries(log, at))
+            }
             _ => None,
         };
         entries.into_iter().flatten()
@@ -227,9 +231,9 @@ impl Limit {
     /// Bytes that the next charge may allocate on the heap.
     pub fn growth(&self, state: Option<&State>, who: Option<&str>) -> usize {
         let who = who.filter(|_| self.algorithm() == Algorithm::SlidingLog);
-        match (&self.shape, state.map(|state| &state.0)) {
-            (Shape::Logged(_), Some(Kind::Log(log))) => log.growth(who),
-            (Shape::Logged(_), _) => Log::default().growth(who),
+        match (&self.params, state.map(|state| &state.0)) {
+            (AlgorithmParams::Logged(_), Some(Kind::Log(log))) => log.growth(who),
+            (AlgorithmParams::Logged(_), _) => Log::default().growth(who),
             _ => 0,
         }
     }
@@ -238,7 +242,8 @@ impl Limit {
     /// later than it would have, never earlier. `false` if there is nothing to merge.
     pub fn compact(&self, state: &mut Option<State>, at: &Moment) -> bool {
         self.rebase_state(state, at);
-        let (Shape::Logged(logged), Some(State(Kind::Log(_)))) = (&self.shape, &state) else {
+        let (AlgorithmParams::Logged(logged), Some(State(Kind::Log(_)))) = (&self.params, &state)
+        else {
             return false;
         };
         let mut log = state.take().and_then(SlidingLog::take);
@@ -255,7 +260,7 @@ impl Limit {
         }
         self.rebase_state(state, at);
         let who = who.filter(|_| self.algorithm() == Algorithm::SlidingLog);
-        *state = with!(&self.shape, a => charged(a, state.take(), at, cost.get(), who));
+        *state = with!(&self.params, a => charged(a, state.take(), at, cost.get(), who));
     }
 
     /// Refunds at most `cost` of the present consumption, the oldest first, and returns how much
@@ -263,7 +268,7 @@ impl Limit {
     pub fn refund(&self, state: &mut Option<State>, at: &Moment, cost: Cost) -> Cost {
         self.rebase_state(state, at);
         let Some(old) = state.take() else { return Cost::ZERO };
-        let (left, given) = with!(&self.shape, a => refunded(a, old, at, cost.get()));
+        let (left, given) = with!(&self.params, a => refunded(a, old, at, cost.get()));
         *state = left;
         Cost::total(given)
     }
@@ -280,19 +285,21 @@ impl Limit {
         if used == 0 {
             return None;
         }
-        let kind = match (&old.shape, &self.shape, state.0) {
-            (Shape::Bucket(old), Shape::Bucket(new), Kind::Level(level)) => {
+        let kind = match (&old.params, &self.params, state.0) {
+            (AlgorithmParams::Bucket(old), AlgorithmParams::Bucket(new), Kind::Level(level)) => {
                 new.carry(old, &level, at).map(Kind::Level)
             }
-            (Shape::Logged(old), Shape::Logged(new), Kind::Log(log)) => {
+            (AlgorithmParams::Logged(old), AlgorithmParams::Logged(new), Kind::Log(log)) => {
                 new.carry(old, log, at).map(Kind::Log)
             }
-            (Shape::Fixed(old), Shape::Fixed(new), Kind::Count(count)) => {
+            (AlgorithmParams::Fixed(old), AlgorithmParams::Fixed(new), Kind::Count(count)) => {
                 Some(Kind::Count(new.carry(old, &count, at, used)))
             }
-            (Shape::Approximate(old), Shape::Approximate(new), Kind::Pair(pair))
-                if new.carry(old, &pair, at).is_some() =>
-            {
+            (
+                AlgorithmParams::Approximate(old),
+                AlgorithmParams::Approximate(new),
+                Kind::Pair(pair),
+            ) if new.carry(old, &pair, at).is_some() => {
                 new.carry(old, &pair, at).flatten().map(Kind::Pair)
             }
             _ => {
@@ -308,7 +315,7 @@ impl Limit {
     /// back, and [`Limit::rebase`] has to be called, even if the request is denied: recovery then
     /// starts from the present.
     pub fn is_ahead(&self, state: Option<&State>, holds: &Holds, at: &Moment) -> bool {
-        holds.ahead(at.now()) || state.is_some_and(|s| with!(&self.shape, a => is_ahead(a, s, at)))
+        holds.ahead(at.now()) || state.is_some_and(|s| with!(&self.params, a => is_ahead(a, s, at)))
     }
 
     /// Moves state and holds that are ahead of the clock to now. Consumption is kept.
@@ -332,8 +339,8 @@ impl Limit {
     }
 
     fn rebase_state(&self, state: &mut Option<State>, at: &Moment) {
-        if let Some(ahead) = state.take_if(|s| with!(&self.shape, a => is_ahead(a, s, at))) {
-            *state = with!(&self.shape, a => rebased(a, ahead, at));
+        if let Some(ahead) = state.take_if(|s| with!(&self.params, a => is_ahead(a, s, at))) {
+            *state = with!(&self.params, a => rebased(a, ahead, at));
         }
     }
 
@@ -343,7 +350,7 @@ impl Limit {
         at: &Moment,
     ) -> Option<Cow<'a, State>> {
         let state = state?;
-        if with!(&self.shape, a => is_ahead(a, state, at)) {
+        if with!(&self.params, a => is_ahead(a, state, at)) {
             let mut copy = Some(state.clone());
             self.rebase_state(&mut copy, at);
             return copy.map(Cow::Owned);
@@ -352,26 +359,26 @@ impl Limit {
     }
 
     pub(crate) fn used(&self, state: &State, at: &Moment) -> u64 {
-        with!(&self.shape, a => read(a, state, 0, |a, s| a.used(s, at)))
+        with!(&self.params, a => read(a, state, 0, |a, s| a.used(s, at)))
     }
 
     pub(crate) fn wait(&self, state: &State, at: &Moment, target: u64) -> Micros {
-        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.wait(s, at, target)))
+        with!(&self.params, a => read(a, state, Micros::ZERO, |a, s| a.wait(s, at, target)))
     }
 
     pub(crate) fn reset_after(&self, state: &State, at: &Moment) -> Micros {
-        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.reset_after(s, at)))
+        with!(&self.params, a => read(a, state, Micros::ZERO, |a, s| a.reset_after(s, at)))
     }
 
     pub(crate) fn delay(&self, state: &State, at: &Moment) -> Micros {
-        with!(&self.shape, a => read(a, state, Micros::ZERO, |a, s| a.delay(s, at)))
+        with!(&self.params, a => read(a, state, Micros::ZERO, |a, s| a.delay(s, at)))
     }
 }
 
 /// Limits are equal if they have the same meaning, however they were written.
 impl PartialEq for Limit {
     fn eq(&self, other: &Self) -> bool {
-        self.draft == other.draft
+        self.builder == other.builder
     }
 }
 
@@ -379,7 +386,7 @@ impl Eq for Limit {}
 
 impl core::hash::Hash for Limit {
     fn hash<H: core::hash::Hasher>(&self, hasher: &mut H) {
-        self.draft.hash(hasher);
+        self.builder.hash(hasher);
     }
 }
 

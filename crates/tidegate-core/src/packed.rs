@@ -1,7 +1,7 @@
 //! Packed states: most limits store two numbers per key. They are checked and charged in one step.
 
+use crate::algorithm_params::AlgorithmParams;
 use crate::arithmetic::Arithmetic;
-use crate::shape::Shape;
 use crate::{Cost, Limit, Micros, Moment, State, Verdict, Wait};
 
 /// A state as two numbers below 2^53.
@@ -27,14 +27,16 @@ impl Packed {
 
 /// Evaluates an expression with the algorithm, if its state packs; otherwise `None`.
 macro_rules! with_packed {
-    ($shape:expr, $algorithm:ident => $call:expr) => {
-        match $shape {
+    ($params:expr, $algorithm:ident => $call:expr) => {
+        match $params {
             // A queue also stores its last charge.
-            Shape::Bucket($algorithm) if !$algorithm.queue => $call,
-            Shape::Steps($algorithm) => $call,
-            Shape::Fixed($algorithm) => $call,
-            Shape::Approximate($algorithm) => $call,
-            Shape::Bucket(_) | Shape::Logged(_) | Shape::Concurrency(_) => None,
+            AlgorithmParams::Bucket($algorithm) if !$algorithm.queue => $call,
+            AlgorithmParams::Steps($algorithm) => $call,
+            AlgorithmParams::Fixed($algorithm) => $call,
+            AlgorithmParams::Approximate($algorithm) => $call,
+            AlgorithmParams::Bucket(_)
+            | AlgorithmParams::Logged(_)
+            | AlgorithmParams::Concurrency(_) => None,
         }
     };
 }
@@ -42,17 +44,17 @@ macro_rules! with_packed {
 impl Limit {
     /// Does its state fit into two numbers?
     pub fn packs(&self) -> bool {
-        with_packed!(&self.shape, _a => Some(())).is_some()
+        with_packed!(&self.params, _a => Some(())).is_some()
     }
 
     /// The state as two numbers, if they fit.
     pub fn pack(&self, state: &State) -> Option<Packed> {
-        with_packed!(&self.shape, a => pack(a, state))
+        with_packed!(&self.params, a => pack(a, state))
     }
 
     /// The state that this limit packed.
     pub fn unpack(&self, packed: Packed) -> Option<State> {
-        with_packed!(&self.shape, a => unpack(a, packed))
+        with_packed!(&self.params, a => unpack(a, packed))
     }
 
     /// Checks a state without holds and, if the limit allows `cost`, charges it. Returns the
@@ -67,7 +69,7 @@ impl Limit {
         cost: Cost,
     ) -> Option<(Verdict, Option<Packed>)> {
         let capacity = self.capacity();
-        with_packed!(&self.shape, a => decide(a, capacity, state, at, cost.get()))
+        with_packed!(&self.params, a => decide(a, capacity, state, at, cost.get()))
     }
 
     /// Fast path of [`decide`](Self::decide) for an existing state, a cost above zero and a bucket
@@ -80,7 +82,7 @@ impl Limit {
         now: Micros,
         cost: Cost,
     ) -> Option<(Verdict, Packed)> {
-        let Shape::Bucket(bucket) = &self.shape else { return None };
+        let AlgorithmParams::Bucket(bucket) = &self.params else { return None };
         let (verdict, left) = bucket.decide_plainly(state.numbers(), now, cost.get())?;
         Some((verdict, Packed::new(left)?))
     }

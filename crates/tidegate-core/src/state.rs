@@ -1,10 +1,10 @@
 //! The state of a limit for one key.
 
-use crate::approximate::CounterPair;
 use crate::bucket::BucketLevel;
-use crate::fixed::WindowCount;
-use crate::log::Log;
-use crate::steps::Stepped;
+use crate::fixed_window::WindowCount;
+use crate::sliding_counter::CounterPair;
+use crate::sliding_log::Log;
+use crate::stepped_bucket::SteppedLevel;
 
 /// What a limit stores for one key. No state means an unused key.
 ///
@@ -16,7 +16,7 @@ pub struct State(pub(crate) Kind);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Level(BucketLevel),
-    Stepped(Stepped),
+    Stepped(SteppedLevel),
     Count(WindowCount),
     Pair(CounterPair),
     Log(Log),

@@ -30,7 +30,7 @@ fn it_prints_a_table_with_a_row_for_each_limit() {
 burst 100 every 7s for 1m
 900 requests of 1 key in 1m, seed 1
 
-limit                 admitted          denied  wait  worst, of promised
+limit                 admitted          denied  wait  worst window/bound
 fixed-window 100/10s       600  66.6 %     300    3s   200 of 200 in 10s
 sliding-log 100/10s        500  55.5 %     400    3s   100 of 100 in 10s
 ";

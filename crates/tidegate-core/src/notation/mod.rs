@@ -2,9 +2,9 @@
 //!
 //! - `parse` reads text into a builder, `print` writes the canonical text, `unit` has the units of
 //!   time.
-//! - `error` is the error type. `repair` has the messages for text that does not parse, `refusal`
-//!   those for limits that parse and are invalid.
-//! - `loose` reads other spellings, for suggestions.
+//! - `error` is the error type. `syntax_error` has the messages for text that does not parse,
+//!   `invalid` those for limits that parse and are invalid.
+//! - `lenient` reads other spellings, for suggestions.
 
 use alloc::string::String;
 use core::ops::Range;
@@ -15,13 +15,13 @@ use crate::{Limit, Span};
 pub use error::{ParseLimitError, Quoted, underline};
 
 mod error;
-#[cfg(test)]
-mod fuzz;
-mod loose;
+mod invalid;
+mod lenient;
 mod parse;
 mod print;
-mod refusal;
-mod repair;
+#[cfg(test)]
+mod random_tests;
+mod syntax_error;
 #[cfg(test)]
 mod tests;
 mod unit;

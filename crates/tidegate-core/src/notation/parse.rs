@@ -6,15 +6,15 @@ use core::ops::Range;
 
 use super::error::{MAX_BYTES, ParseLimitError, Quoted, char_boundary};
 use super::unit::TimeUnit;
-use crate::draft::check_span;
+use crate::builder::check_span;
 use crate::{Algorithm, Limit, LimitBuilder, LimitField, Micros, Span};
 
 /// Parses `text` once. The suggestion of the error may have errors itself.
 pub(super) fn limit(text: &str) -> Result<Limit, ParseLimitError> {
     check_outline(text, "write a limit like 100/s")?;
     let mut reader = Reader::new(text);
-    let draft = reader.draft()?;
-    draft.clone().build().map_err(|invalid| reader.refused(&draft, invalid))
+    let builder = reader.builder()?;
+    builder.clone().build().map_err(|invalid| reader.refused(&builder, invalid))
 }
 
 /// Parses a span that is not part of a limit, like [`limit`].
@@ -107,7 +107,7 @@ pub(super) fn algorithm_named(word: &str) -> Option<Algorithm> {
 
 /// Reads the words of a limit in order, and stores the position of each field.
 ///
-/// Its error messages are in `repair` and `refusal`.
+/// Its error messages are in `syntax_error` and `invalid`.
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
     words: Vec<Word<'a>>,
@@ -148,8 +148,8 @@ impl<'a> Reader<'a> {
         Some(word)
     }
 
-    fn draft(&mut self) -> Result<LimitBuilder, ParseLimitError> {
-        let mut draft = match self.algorithm()? {
+    fn builder(&mut self) -> Result<LimitBuilder, ParseLimitError> {
+        let mut builder = match self.algorithm()? {
             Algorithm::Concurrency => Limit::concurrency(self.holders()?),
             algorithm => {
                 let (count, span) = self.rate()?;
@@ -157,9 +157,9 @@ impl<'a> Reader<'a> {
             }
         };
         while let Some(word) = self.next() {
-            self.option(word, &mut draft)?;
+            self.option(word, &mut builder)?;
         }
-        Ok(draft)
+        Ok(builder)
     }
 
     fn algorithm(&mut self) -> Result<Algorithm, ParseLimitError> {
@@ -193,21 +193,25 @@ impl<'a> Reader<'a> {
         Ok((number, self.span(span)?))
     }
 
-    fn option(&mut self, word: Word<'a>, draft: &mut LimitBuilder) -> Result<(), ParseLimitError> {
+    fn option(
+        &mut self,
+        word: Word<'a>,
+        builder: &mut LimitBuilder,
+    ) -> Result<(), ParseLimitError> {
         let part = option_named(word.text).ok_or_else(|| self.unknown_option(word))?;
         if self.place(part).is_some() {
             return Err(self.repeated(part, word));
         }
         match part {
-            LimitField::Burst => draft.burst = Some(self.number_of(part, word)?),
-            LimitField::Every => draft.every = Some(self.span_of(part, word)?),
-            LimitField::Tz => draft.tz = Some(self.value_of(part, word)?.text.into()),
-            LimitField::FirstHit => draft.first_hit = true,
-            LimitField::Precision => draft.precision = Some(self.span_of(part, word)?),
-            LimitField::Approximate => draft.approximate = true,
-            LimitField::Capacity => draft.capacity = Some(self.number_of(part, word)?),
-            LimitField::Queue => draft.queue = true,
-            LimitField::Lease => draft.lease = Some(self.span_of(part, word)?),
+            LimitField::Burst => builder.burst = Some(self.number_of(part, word)?),
+            LimitField::Every => builder.every = Some(self.span_of(part, word)?),
+            LimitField::Tz => builder.tz = Some(self.value_of(part, word)?.text.into()),
+            LimitField::FirstHit => builder.first_hit = true,
+            LimitField::Precision => builder.precision = Some(self.span_of(part, word)?),
+            LimitField::Approximate => builder.approximate = true,
+            LimitField::Capacity => builder.capacity = Some(self.number_of(part, word)?),
+            LimitField::Queue => builder.queue = true,
+            LimitField::Lease => builder.lease = Some(self.span_of(part, word)?),
             LimitField::Count | LimitField::Span => {}
         }
         let end = self.ahead().first().map_or(self.text.len(), |next| next.start - 1);

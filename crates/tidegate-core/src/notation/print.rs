@@ -8,7 +8,7 @@ use crate::{Algorithm, Limit, LimitBuilder, LimitField, Micros, Span};
 /// The canonical notation: the one that all texts of the same meaning print as.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.draft.fmt(f)
+        self.builder.fmt(f)
     }
 }
 

@@ -89,7 +89,7 @@ fn a_limit_prints_in_one_canonical_way() {
 #[test]
 fn the_notation_and_the_builders_agree() {
     let minute = Duration::from_secs(60);
-    for (written, draft) in [
+    for (written, builder) in [
         ("100/s", Limit::per_second(100)),
         ("5/min", Limit::per_minute(5)),
         ("100/s burst 20", Limit::per_second(100).burst(20)),
@@ -107,7 +107,7 @@ fn the_notation_and_the_builders_agree() {
         ("leaky-bucket 10/s queue", Limit::leaky_bucket(10, Span::SECOND).queue()),
         ("concurrency 20 lease 45s", Limit::concurrency(20).lease(secs(45))),
     ] {
-        assert_eq!(Ok(limit(written)), draft.build(), "{written}");
+        assert_eq!(Ok(limit(written)), builder.build(), "{written}");
     }
 }
 

@@ -39,7 +39,7 @@ pub fn checks_script(algorithms: &[Algorithm]) -> &'static str {
 }
 
 /// The script that decides plain checks: buckets, fixed and approximate windows, without holds.
-/// What it leaves undecided, [`checks_script`] decides. `docs/reference/redis-scripts.md` describes
+/// [`checks_script`] decides what it leaves undecided. `docs/reference/redis-scripts.md` describes
 /// how to call it.
 ///
 /// ```
@@ -64,10 +64,10 @@ pub(crate) struct Script {
 
 const PRELUDE: &str = include_str!("../../lua/prelude.lua");
 const BUCKET: &str = include_str!("../../lua/bucket.lua");
-const STEPS: &str = include_str!("../../lua/steps.lua");
-const FIXED: &str = include_str!("../../lua/fixed.lua");
-const LOG: &str = include_str!("../../lua/log.lua");
-const APPROXIMATE: &str = include_str!("../../lua/approximate.lua");
+const STEPPED_BUCKET: &str = include_str!("../../lua/stepped_bucket.lua");
+const FIXED_WINDOW: &str = include_str!("../../lua/fixed_window.lua");
+const SLIDING_LOG: &str = include_str!("../../lua/sliding_log.lua");
+const SLIDING_COUNTER: &str = include_str!("../../lua/sliding_counter.lua");
 const CONCURRENCY: &str = include_str!("../../lua/concurrency.lua");
 const HOLDS: &str = include_str!("../../lua/holds.lua");
 const FORECAST: &str = include_str!("../../lua/forecast.lua");
@@ -137,13 +137,15 @@ impl ScriptVariant {
 
     fn compose(self, last: &str) -> Script {
         let algorithms: &[&str] = match self {
-            Self::One(Algorithm::TokenBucket) => &[BUCKET, STEPS],
+            Self::One(Algorithm::TokenBucket) => &[BUCKET, STEPPED_BUCKET],
             Self::One(Algorithm::LeakyBucket) => &[BUCKET],
-            Self::One(Algorithm::FixedWindow) => &[FIXED],
-            Self::One(Algorithm::SlidingLog) => &[LOG],
-            Self::One(Algorithm::SlidingWindow) => &[LOG, APPROXIMATE],
+            Self::One(Algorithm::FixedWindow) => &[FIXED_WINDOW],
+            Self::One(Algorithm::SlidingLog) => &[SLIDING_LOG],
+            Self::One(Algorithm::SlidingWindow) => &[SLIDING_LOG, SLIDING_COUNTER],
             Self::One(Algorithm::Concurrency) => &[CONCURRENCY],
-            Self::All => &[BUCKET, STEPS, FIXED, LOG, APPROXIMATE, CONCURRENCY],
+            Self::All => {
+                &[BUCKET, STEPPED_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_COUNTER, CONCURRENCY]
+            }
         };
         Script::of(&[&[PRELUDE], algorithms, &[HOLDS, FORECAST, ENTRIES, PARTS, last]].concat())
     }

@@ -39,7 +39,7 @@ impl TableColumns {
     fn head(&self) -> Vec<String> {
         let mut row = vec!["limit", "admitted", "", "denied", "wait"];
         row.extend(self.delay.then_some("delay"));
-        row.push("worst, of promised");
+        row.push("worst window/bound");
         row.extend(if self.fairness { &["fair", "least", "most"][..] } else { &[] });
         names(row)
     }

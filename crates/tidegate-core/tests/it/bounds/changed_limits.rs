@@ -67,8 +67,8 @@ fn bucket(rng: &mut TraceRng) -> (Limit, u64) {
             if rng.one_in(2) { rng.between(1, 20) } else { rng.between(1, 9_999) }
         };
         let (count, size) = (number(rng), number(rng));
-        let draft = Limit::per(count, Span::Plain(Micros::new(DAY / parts))).burst(size);
-        if let Ok(limit) = draft.build() {
+        let builder = Limit::per(count, Span::Plain(Micros::new(DAY / parts))).burst(size);
+        if let Ok(limit) = builder.build() {
             return (limit, count * parts);
         }
     }

@@ -5,26 +5,26 @@ use alloc::string::{String, ToString};
 use core::fmt::Display;
 
 use super::error::ParseLimitError;
-use super::loose::gcd;
+use super::lenient::gcd;
 use super::parse::Reader;
 use super::spliced;
 use crate::{Algorithm, InvalidLimit, LimitBuilder, LimitField, Micros, Span};
 
 impl Reader<'_> {
     /// Points at the invalid field and suggests the nearest valid limit, if there is one.
-    pub(super) fn refused(&self, draft: &LimitBuilder, invalid: InvalidLimit) -> ParseLimitError {
-        let part = part_at_fault(draft, invalid);
+    pub(super) fn refused(&self, builder: &LimitBuilder, invalid: InvalidLimit) -> ParseLimitError {
+        let part = part_at_fault(builder, invalid);
         // Without burst or capacity, the count is used for it.
         let place = self.place(part).or_else(|| self.place(LimitField::Count));
         let place = place.unwrap_or(0..self.text.len());
         let written = &self.text[place.clone()];
-        let remedy = self.remedy(draft, part, invalid);
+        let remedy = self.remedy(builder, part, invalid);
         ParseLimitError::refused(place, written, invalid).or_write(remedy)
     }
 
     fn remedy(
         &self,
-        draft: &LimitBuilder,
+        builder: &LimitBuilder,
         part: LimitField,
         invalid: InvalidLimit,
     ) -> Option<String> {
@@ -35,14 +35,14 @@ impl Reader<'_> {
             I::Inexact { nearest, .. } => self.with(part, Some(nearest).filter(|&n| n > 0)?),
             I::PrecisionTooFine { finest } => self.with(part, Span::Plain(Micros::new(finest))),
             I::Month => self.with(part, "30d"),
-            I::EveryDoesNotDivide | I::EveryNotWhole => self.with(part, nearest_step(draft)?),
+            I::EveryDoesNotDivide | I::EveryNotWhole => self.with(part, nearest_step(builder)?),
             I::SizeOfNothing { .. } | I::Conflict { .. } | I::PrecisionTooLong => {
                 self.without(part)
             }
-            I::ZoneWithoutCalendar => self.with_calendar_span(draft),
+            I::ZoneWithoutCalendar => self.with_calendar_span(builder),
             I::LogTooLarge => Some(self.with_algorithm(Algorithm::SlidingWindow)),
             I::Foreign { algorithm, home, .. } => {
-                self.for_home_algorithm(draft, part, algorithm, home)
+                self.for_home_algorithm(builder, part, algorithm, home)
             }
             // The largest number or the shortest span is never intended.
             I::TooLarge { .. } | I::ZeroSpan { .. } | I::ZoneName => None,
@@ -50,9 +50,9 @@ impl Reader<'_> {
     }
 
     /// 24 hours and seven days become the calendar unit; other spans lose their zone.
-    fn with_calendar_span(&self, draft: &LimitBuilder) -> Option<String> {
+    fn with_calendar_span(&self, builder: &LimitBuilder) -> Option<String> {
         const WEEK: u64 = 7 * Span::DAY_MICROS;
-        match draft.span.length()?.get() {
+        match builder.span.length()?.get() {
             Span::DAY_MICROS => self.with(LimitField::Span, Span::DAY),
             WEEK => self.with(LimitField::Span, Span::WEEK),
             _ => self.without(LimitField::Tz),
@@ -62,7 +62,7 @@ impl Reader<'_> {
     /// Moves an option to the algorithm that it belongs to.
     fn for_home_algorithm(
         &self,
-        draft: &LimitBuilder,
+        builder: &LimitBuilder,
         part: LimitField,
         algorithm: Algorithm,
         home: Algorithm,
@@ -74,13 +74,13 @@ impl Reader<'_> {
         match (part, algorithm) {
             // One option with two names.
             (LimitField::Burst, Algorithm::LeakyBucket) => {
-                instead(LimitField::Capacity, draft.burst)
+                instead(LimitField::Capacity, builder.burst)
             }
             (LimitField::Capacity, Algorithm::TokenBucket) if written => {
-                instead(LimitField::Burst, draft.capacity)
+                instead(LimitField::Burst, builder.capacity)
             }
             (LimitField::Lease, _) => self.without(part),
-            (LimitField::Tz, _) if !matches!(draft.span, Span::Calendar(_)) => self.without(part),
+            (LimitField::Tz, _) if !matches!(builder.span, Span::Calendar(_)) => self.without(part),
             // The algorithm was left out, so the option determines it.
             _ if !written => Some(self.with_algorithm(home)),
             _ => self.without(part),
@@ -114,12 +114,12 @@ impl Reader<'_> {
 }
 
 /// A month may also be the span of an option.
-fn part_at_fault(draft: &LimitBuilder, invalid: InvalidLimit) -> LimitField {
+fn part_at_fault(builder: &LimitBuilder, invalid: InvalidLimit) -> LimitField {
     let spans = [
-        (LimitField::Span, Some(draft.span)),
-        (LimitField::Every, draft.every),
-        (LimitField::Precision, draft.precision),
-        (LimitField::Lease, draft.lease),
+        (LimitField::Span, Some(builder.span)),
+        (LimitField::Every, builder.every),
+        (LimitField::Precision, builder.precision),
+        (LimitField::Lease, builder.lease),
     ];
     match invalid {
         InvalidLimit::Month => spans.into_iter().find(|(_, span)| *span == Some(Span::MONTH)),
@@ -129,12 +129,12 @@ fn part_at_fault(draft: &LimitBuilder, invalid: InvalidLimit) -> LimitField {
 }
 
 /// The next longer step that divides the span and adds a whole number, or the span itself.
-fn nearest_step(draft: &LimitBuilder) -> Option<Span> {
+fn nearest_step(builder: &LimitBuilder) -> Option<Span> {
     const MAX_TRIES: usize = 1_000;
-    let span = draft.span.length()?.get();
-    let every = draft.every?.length()?.get();
+    let span = builder.span.length()?.get();
+    let every = builder.every?.length()?.get();
     // Every valid step is `least` times a divisor of `most`.
-    let most = gcd(draft.count, span);
+    let most = gcd(builder.count, span);
     let least = span.checked_div(most)?;
     let from = every.div_ceil(least);
     let times = (from..=most).take(MAX_TRIES).find(|&times| most.is_multiple_of(times));

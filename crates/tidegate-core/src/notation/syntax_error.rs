@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::error::{ParseLimitError, Quoted};
 use super::parse::{OPTIONS, Reader, Word, algorithm_named, option_named};
 use super::unit::TimeUnit;
-use super::{loose, spliced};
+use super::{lenient, spliced};
 use crate::did_you_mean::did_you_mean;
 use crate::{Algorithm, LimitField};
 
@@ -95,7 +95,7 @@ impl Reader<'_> {
             let reason = format!("no {} before \"/\"", part.name());
             return ParseLimitError::new(word.range(), reason, "add one, like 100/s");
         }
-        let fix = loose::whole(word.text)
+        let fix = lenient::whole(word.text)
             .map(|number| spliced(self.text, word.range(), &format!("{number}")))
             .or_else(|| self.without_commas(word));
         let (part, text) = (part.name(), Quoted(word.text));
@@ -105,7 +105,7 @@ impl Reader<'_> {
 
     /// The error about the count of a rate, which a longer span can make whole.
     pub(super) fn in_rate(&self, error: ParseLimitError, rate: Word<'_>) -> ParseLimitError {
-        let whole = rate.split_at_mark('/').and_then(|(c, span)| loose::rate(c.text, span.text));
+        let whole = rate.split_at_mark('/').and_then(|(c, span)| lenient::rate(c.text, span.text));
         match whole {
             Some(whole) => error.or_write(Some(spliced(self.text, rate.range(), &whole))),
             None => error,
@@ -155,10 +155,10 @@ impl Reader<'_> {
         let next = self.ahead().first().filter(|next| option_named(next.text).is_none());
         let both = next.and_then(|next| {
             let range = word.start..next.end();
-            Some((range.clone(), loose::span(self.text.get(range)?)?))
+            Some((range.clone(), lenient::span(self.text.get(range)?)?))
         });
         let (range, span) = both.or_else(|| {
-            let alone = loose::span(word.text).or_else(|| loose::misspelt_span(word.text))?;
+            let alone = lenient::span(word.text).or_else(|| lenient::misspelt_span(word.text))?;
             Some((word.range(), alone))
         })?;
         Some(spliced(self.text, range, &span))

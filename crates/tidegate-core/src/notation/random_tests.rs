@@ -18,7 +18,7 @@ fn a_printed_limit_parses_as_the_same_limit() {
     let mut random = Random(7);
     let mut good = 0;
     while good < fewer_for_mutants(ROUND_TRIPS) {
-        let Ok(limit) = random.draft().build() else { continue };
+        let Ok(limit) = random.builder().build() else { continue };
         good += 1;
         let printed = limit.to_string();
         let read: Limit = printed.parse().unwrap_or_else(|error| panic!("{printed}: {error}"));
@@ -159,10 +159,10 @@ impl Random {
     }
 
     /// With options of its algorithm, and rarely of another one.
-    fn draft(&mut self) -> LimitBuilder {
+    fn builder(&mut self) -> LimitBuilder {
         let (count, span) = (self.number(), self.span());
         let kind = self.below(6);
-        let mut draft = match kind {
+        let mut builder = match kind {
             0 => Limit::per(count, span),
             1 => Limit::leaky_bucket(count, span),
             2 => Limit::fixed_window(count, span),
@@ -172,20 +172,20 @@ impl Random {
         };
         let options = if self.one_in(50) { self.below(6) } else { kind };
         for _ in 0..self.below(3) {
-            draft = match (options, self.below(2)) {
-                (0, 0) => draft.burst(self.number()),
-                (0, _) => draft.every(self.step(span)),
-                (1, 0) => draft.capacity(self.number()),
-                (1, _) => draft.queue(),
-                (2, 0) => draft.tz(self.pick(&["UTC", "Asia/Shanghai", "Etc/GMT+5", "a_b-c"])),
-                (2, _) => draft.first_hit(),
-                (4, 0) => draft.precision(self.step(span)),
-                (4, _) => draft.approximate(),
-                (5, _) => draft.lease(self.span()),
-                _ => draft,
+            builder = match (options, self.below(2)) {
+                (0, 0) => builder.burst(self.number()),
+                (0, _) => builder.every(self.step(span)),
+                (1, 0) => builder.capacity(self.number()),
+                (1, _) => builder.queue(),
+                (2, 0) => builder.tz(self.pick(&["UTC", "Asia/Shanghai", "Etc/GMT+5", "a_b-c"])),
+                (2, _) => builder.first_hit(),
+                (4, 0) => builder.precision(self.step(span)),
+                (4, _) => builder.approximate(),
+                (5, _) => builder.lease(self.span()),
+                _ => builder,
             };
         }
-        draft
+        builder
     }
 
     /// A part of `span`, usually a whole one.

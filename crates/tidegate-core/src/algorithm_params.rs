@@ -3,54 +3,54 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::approximate::{Approximate, CounterPair};
 use crate::bucket::{Bucket, BucketLevel};
+use crate::builder::{LimitBuilder, default_precision};
 use crate::concurrency::Concurrency;
-use crate::draft::{LimitBuilder, default_precision};
-use crate::fixed::{FixedWindow, Window, WindowCount};
-use crate::invalid::{InvalidLimit, LimitField};
-use crate::log::SlidingLog;
+use crate::fixed_window::{FixedWindow, Window, WindowCount};
+use crate::invalid_limit::{InvalidLimit, LimitField};
+use crate::sliding_counter::{CounterPair, SlidingCounter};
+use crate::sliding_log::SlidingLog;
 use crate::state::{Kind, State};
-use crate::steps::Steps;
+use crate::stepped_bucket::SteppedBucket;
 use crate::{Algorithm, Cost, Holds, Limit, Micros, Moment, Span, Standing, Verdict};
 
 /// The numbers of each algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum AlgorithmParams {
     Bucket(Bucket),
-    Steps(Steps),
+    Steps(SteppedBucket),
     Fixed(FixedWindow),
     Logged(SlidingLog),
-    Approximate(Approximate),
+    Approximate(SlidingCounter),
     Concurrency(Concurrency),
 }
 
-impl Shape {
+impl AlgorithmParams {
     /// The numbers of a canonical builder.
-    pub(crate) fn new(draft: &LimitBuilder) -> Result<Self, InvalidLimit> {
-        let count = draft.count;
-        let length = draft.span.length();
-        let Some(span) = length.filter(|_| !matches!(draft.span, Span::Calendar(_))) else {
-            let unit = match draft.span {
+    pub(crate) fn new(builder: &LimitBuilder) -> Result<Self, InvalidLimit> {
+        let count = builder.count;
+        let length = builder.span.length();
+        let Some(span) = length.filter(|_| !matches!(builder.span, Span::Calendar(_))) else {
+            let unit = match builder.span {
                 Span::Calendar(unit) => unit,
                 Span::Plain(_) => return Err(InvalidLimit::Month),
             };
             return Ok(Self::Fixed(FixedWindow { limit: count, window: Window::Calendar(unit) }));
         };
         let given = |span: Option<Span>| span.and_then(Span::length);
-        Ok(match draft.algorithm {
+        Ok(match builder.algorithm {
             Algorithm::TokenBucket => {
-                let size = draft.burst.unwrap_or(count);
-                match given(draft.every) {
-                    Some(every) => Self::Steps(Steps::new(count, span, every, size)?),
+                let size = builder.burst.unwrap_or(count);
+                match given(builder.every) {
+                    Some(every) => Self::Steps(SteppedBucket::new(count, span, every, size)?),
                     None => Self::Bucket(Bucket::new(count, span, size, false, LimitField::Burst)?),
                 }
             }
             Algorithm::LeakyBucket => {
-                let size = draft.capacity.unwrap_or(count);
-                Self::Bucket(Bucket::new(count, span, size, draft.queue, LimitField::Capacity)?)
+                let size = builder.capacity.unwrap_or(count);
+                Self::Bucket(Bucket::new(count, span, size, builder.queue, LimitField::Capacity)?)
             }
-            Algorithm::FixedWindow if draft.first_hit => {
+            Algorithm::FixedWindow if builder.first_hit => {
                 Self::Fixed(FixedWindow { limit: count, window: Window::FirstHit(span.get()) })
             }
             Algorithm::FixedWindow => {
@@ -60,15 +60,15 @@ impl Shape {
                 return Err(InvalidLimit::LogTooLarge);
             }
             Algorithm::SlidingLog => Self::Logged(SlidingLog::exact(count, span)),
-            Algorithm::SlidingWindow if draft.approximate => {
-                Self::Approximate(Approximate::new(count, span)?)
+            Algorithm::SlidingWindow if builder.approximate => {
+                Self::Approximate(SlidingCounter::new(count, span)?)
             }
             Algorithm::SlidingWindow => {
-                let precision = given(draft.precision).unwrap_or_else(|| default_precision(span));
+                let precision = given(builder.precision).unwrap_or_else(|| default_precision(span));
                 Self::Logged(sub_windows(count, span, precision)?)
             }
             Algorithm::Concurrency => {
-                let lease = given(draft.lease).unwrap_or(LimitBuilder::DEFAULT_LEASE);
+                let lease = given(builder.lease).unwrap_or(LimitBuilder::DEFAULT_LEASE);
                 Self::Concurrency(Concurrency { limit: count, lease })
             }
         })
@@ -90,34 +90,36 @@ impl Limit {
     /// The number of the algorithm in stored states, and its parameters in the order that the
     /// scripts expect.
     pub fn numbers(&self) -> (u8, Vec<u64>) {
-        match &self.shape {
-            Shape::Bucket(b) => {
+        match &self.params {
+            AlgorithmParams::Bucket(b) => {
                 let queue = u64::from(b.queue);
                 (1, vec![b.tick.span().get(), b.permit, b.drain, b.size, queue])
             }
-            Shape::Steps(s) => (2, vec![s.every, s.amount, s.size]),
-            Shape::Fixed(FixedWindow { limit, window: Window::Aligned(w) }) => {
+            AlgorithmParams::Steps(s) => (2, vec![s.every, s.amount, s.size]),
+            AlgorithmParams::Fixed(FixedWindow { limit, window: Window::Aligned(w) }) => {
                 (3, vec![0, *limit, *w])
             }
-            Shape::Fixed(FixedWindow { limit, window: Window::Calendar(_) }) => {
+            AlgorithmParams::Fixed(FixedWindow { limit, window: Window::Calendar(_) }) => {
                 (3, vec![1, *limit, 0])
             }
-            Shape::Fixed(FixedWindow { limit, window: Window::FirstHit(w) }) => {
+            AlgorithmParams::Fixed(FixedWindow { limit, window: Window::FirstHit(w) }) => {
                 (3, vec![2, *limit, *w])
             }
-            Shape::Logged(l) => (4, vec![l.limit, l.grain, l.window]),
-            Shape::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
-            Shape::Concurrency(c) => (6, vec![c.limit]),
+            AlgorithmParams::Logged(l) => (4, vec![l.limit, l.grain, l.window]),
+            AlgorithmParams::Approximate(a) => (5, vec![a.tick.span().get(), a.limit, a.window]),
+            AlgorithmParams::Concurrency(c) => (6, vec![c.limit]),
         }
     }
 
     /// How many numbers a script stores as the state of this limit; `None` if their meaning is not
     /// known here.
     pub fn stored_len(&self) -> Option<usize> {
-        match &self.shape {
-            Shape::Bucket(_) | Shape::Approximate(_) => Some(3),
-            Shape::Fixed(_) => Some(2),
-            Shape::Steps(_) | Shape::Logged(_) | Shape::Concurrency(_) => None,
+        match &self.params {
+            AlgorithmParams::Bucket(_) | AlgorithmParams::Approximate(_) => Some(3),
+            AlgorithmParams::Fixed(_) => Some(2),
+            AlgorithmParams::Steps(_)
+            | AlgorithmParams::Logged(_)
+            | AlgorithmParams::Concurrency(_) => None,
         }
     }
 
@@ -144,10 +146,12 @@ impl Limit {
         if numbers.iter().all(|number| *number == 0) {
             return None;
         }
-        Some(State(match (&self.shape, numbers) {
-            (Shape::Bucket(_), &[units, at, last]) => Kind::Level(BucketLevel { units, at, last }),
-            (Shape::Fixed(_), &[used, start]) => Kind::Count(WindowCount { used, start }),
-            (Shape::Approximate(_), &[previous, present, index]) => {
+        Some(State(match (&self.params, numbers) {
+            (AlgorithmParams::Bucket(_), &[units, at, last]) => {
+                Kind::Level(BucketLevel { units, at, last })
+            }
+            (AlgorithmParams::Fixed(_), &[used, start]) => Kind::Count(WindowCount { used, start }),
+            (AlgorithmParams::Approximate(_), &[previous, present, index]) => {
                 Kind::Pair(CounterPair { previous, present, index })
             }
             _ => return None,

@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 
-use crate::invalid::{InvalidLimit, LimitField};
+use crate::algorithm_params::AlgorithmParams;
+use crate::invalid_limit::{InvalidLimit, LimitField};
 use crate::limit::Limit;
-use crate::shape::Shape;
 use crate::{CalendarUnit, Micros, Span};
 
 /// The algorithm of a limit, and the word for it in the notation.
@@ -159,9 +159,9 @@ impl LimitBuilder {
 
     /// The limit, or why it is invalid.
     pub fn build(self) -> Result<Limit, InvalidLimit> {
-        let draft = self.canonical()?;
-        let shape = Shape::new(&draft)?;
-        Ok(Limit { draft, shape })
+        let builder = self.canonical()?;
+        let params = AlgorithmParams::new(&builder)?;
+        Ok(Limit { builder, params })
     }
 
     /// The canonical form among builders of the same meaning: without defaults, and with calendar
@@ -328,8 +328,8 @@ impl Limit {
 
     /// The calendar unit that the limit counts in, and the zone if it is not UTC.
     pub fn calendar(&self) -> Option<(CalendarUnit, Option<&str>)> {
-        match self.draft.span {
-            Span::Calendar(unit) => Some((unit, self.draft.tz.as_deref())),
+        match self.builder.span {
+            Span::Calendar(unit) => Some((unit, self.builder.tz.as_deref())),
             Span::Plain(_) => None,
         }
     }

@@ -4,7 +4,7 @@
 //! assumes evenly spread requests, so the bound is weaker: fewer than twice the limit.
 
 use crate::arithmetic::Arithmetic;
-use crate::invalid::{InvalidLimit, LimitField};
+use crate::invalid_limit::{InvalidLimit, LimitField};
 use crate::packed::Packed;
 use crate::state::state_is;
 use crate::time::Tick;
@@ -12,7 +12,7 @@ use crate::{Micros, Moment};
 
 /// A limit and a window in ticks whose product is exact.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Approximate {
+pub(crate) struct SlidingCounter {
     pub(crate) tick: Tick,
     pub(crate) limit: u64,
     pub(crate) window: u64,
@@ -27,7 +27,7 @@ pub(crate) struct CounterPair {
     pub(crate) index: u64,
 }
 
-impl Approximate {
+impl SlidingCounter {
     const MAX_PRODUCT: u64 = 1 << 52;
     const PACKED_BITS: u32 = 26;
 
@@ -100,7 +100,7 @@ impl Approximate {
     }
 }
 
-impl Arithmetic for Approximate {
+impl Arithmetic for SlidingCounter {
     state_is!(CounterPair as Pair);
 
     fn used(&self, state: &CounterPair, at: &Moment) -> u64 {

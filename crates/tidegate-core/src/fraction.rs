@@ -1,8 +1,8 @@
 //! A fraction of a limit, for a process that counts alone while the store is unavailable.
 
-use crate::draft::LimitBuilder;
+use crate::algorithm_params::AlgorithmParams;
+use crate::builder::LimitBuilder;
 use crate::limit::Limit;
-use crate::shape::Shape;
 
 /// A fraction: one millionth to 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -46,23 +46,25 @@ impl Limit {
         if self.capacity() == 0 {
             return self.clone();
         }
-        let (whole, grain) = match &self.shape {
+        let (whole, grain) = match &self.params {
             // The amount of each step has to be whole.
-            Shape::Steps(steps) => (fraction.of(steps.amount), self.draft.count / steps.amount),
-            _ => (fraction.of(self.draft.count), 1),
+            AlgorithmParams::Steps(steps) => {
+                (fraction.of(steps.amount), self.builder.count / steps.amount)
+            }
+            _ => (fraction.of(self.builder.count), 1),
         };
         let with = |count: u64, size: u64| LimitBuilder {
             count: count * grain,
-            burst: self.draft.burst.and(Some(size)),
-            capacity: self.draft.capacity.and(Some(size)),
-            ..self.draft.clone()
+            burst: self.builder.burst.and(Some(size)),
+            capacity: self.builder.capacity.and(Some(size)),
+            ..self.builder.clone()
         };
         // The scaled numbers may be exact on no tick. A rounder count or a smaller burst may be.
         let counts = [whole, 10_u64.pow(whole.ilog10())];
         let sizes =
             core::iter::successors(Some(fraction.of(self.capacity())), |size| Some(size / 2));
         let mut candidates = sizes.take(64).flat_map(|size| counts.map(|count| with(count, size)));
-        candidates.find_map(|draft| draft.build().ok()).unwrap_or_else(|| self.clone())
+        candidates.find_map(|builder| builder.build().ok()).unwrap_or_else(|| self.clone())
     }
 }
 
@@ -127,8 +129,11 @@ mod tests {
             let scaled = limit.scaled(fraction);
             let most = |whole: u64| (whole * fraction.0 / Fraction::WHOLE).max(1);
             assert!(scaled.capacity() <= most(limit.capacity()), "{limit} {fraction:?} {scaled}");
-            assert!(scaled.draft.count <= most(limit.draft.count), "{limit} {fraction:?} {scaled}");
-            assert_eq!(scaled.draft.span, limit.draft.span);
+            assert!(
+                scaled.builder.count <= most(limit.builder.count),
+                "{limit} {fraction:?} {scaled}"
+            );
+            assert_eq!(scaled.builder.span, limit.builder.span);
             tried += 1;
         }
         assert!(tried > 5_000, "{tried}");

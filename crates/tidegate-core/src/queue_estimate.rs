@@ -1,7 +1,7 @@
 //! A lower bound of the wait behind other callers.
 
-use crate::fixed::{FixedWindow, Window};
-use crate::shape::Shape;
+use crate::algorithm_params::AlgorithmParams;
+use crate::fixed_window::{FixedWindow, Window};
 use crate::{Cost, Limit, Micros};
 
 impl Limit {
@@ -10,9 +10,9 @@ impl Limit {
     pub fn split(&self, cost: Cost, ahead: u64) -> (Cost, u64) {
         let capacity = self.capacity().max(1);
         let wanted = cost.get().saturating_add(ahead);
-        let first = match &self.shape {
-            Shape::Bucket(bucket) if bucket.queue => cost.get(),
-            Shape::Fixed(_) | Shape::Logged(_) => {
+        let first = match &self.params {
+            AlgorithmParams::Bucket(bucket) if bucket.queue => cost.get(),
+            AlgorithmParams::Fixed(_) | AlgorithmParams::Logged(_) => {
                 wanted - wanted.saturating_sub(1) / capacity * capacity
             }
             _ => wanted.min(capacity),
@@ -25,20 +25,23 @@ impl Limit {
     pub fn at_least(&self, wait: Micros, rest: u64) -> Micros {
         let times = |n: u64, span: u64| Micros::saturating_from(u128::from(n) * u128::from(span));
         let fills = rest / self.capacity().max(1);
-        let more = match &self.shape {
+        let more = match &self.params {
             _ if rest == 0 => Micros::ZERO,
-            Shape::Bucket(bucket) if bucket.drain > 0 => {
+            AlgorithmParams::Bucket(bucket) if bucket.drain > 0 => {
                 let units = u128::from(rest) * u128::from(bucket.permit);
                 // Rounded down, because the wait was rounded up.
                 let ticks = units / u128::from(bucket.drain);
                 Micros::saturating_from(ticks * u128::from(bucket.tick.span().get()))
             }
-            Shape::Steps(steps) if steps.amount > 0 => times(rest / steps.amount, steps.every),
+            AlgorithmParams::Steps(steps) if steps.amount > 0 => {
+                times(rest / steps.amount, steps.every)
+            }
             // The present window may end now.
-            Shape::Fixed(FixedWindow {
-                window: Window::Aligned(w) | Window::FirstHit(w), ..
+            AlgorithmParams::Fixed(FixedWindow {
+                window: Window::Aligned(w) | Window::FirstHit(w),
+                ..
             }) => times(if wait == Micros::ZERO { fills.saturating_sub(1) } else { fills }, *w),
-            Shape::Logged(logged) => {
+            AlgorithmParams::Logged(logged) => {
                 let grains = fills.saturating_mul(logged.window);
                 let whole = if wait == Micros::ZERO { logged.grain - 1 } else { 0 };
                 times(grains, logged.grain).saturating_sub(Micros::new(whole))
