@@ -154,7 +154,6 @@ impl Timers {
     /// Duration of each timer without delay.
     pub(crate) const SPAN: Duration = Duration::from_millis(25);
 
-    /// Logs their durations.
     pub(crate) fn start(log: &CallLog) -> Self {
         let stopped = Arc::new(AtomicBool::new(false));
         let (stop, log) = (Arc::clone(&stopped), log.clone());

@@ -103,7 +103,6 @@ impl LoggedCall {
     const LEN: usize = 28;
 }
 
-/// All sources.
 pub(crate) const SOURCES: [Source; 6] = [
     Source::Memory,
     Source::Redis,

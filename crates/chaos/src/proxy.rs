@@ -95,7 +95,6 @@ impl Proxy {
         self.reset();
     }
 
-    /// Delays every reply.
     pub(crate) fn delay(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap();
         self.shared.latency.store(micros, Ordering::Relaxed);

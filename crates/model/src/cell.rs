@@ -22,11 +22,9 @@ pub enum CellEvent {
     Charge(i128),
     /// A charge, whether or not it fits.
     Record(i128),
-    /// A refund.
     Refund(i128),
     /// Consumption and holds were removed.
     Reset,
-    /// Permits were held.
     Hold(ModelHold),
     /// A hold was settled.
     Settle {
@@ -39,23 +37,18 @@ pub enum CellEvent {
     Renew {
         /// The id of the hold.
         id: u128,
-        /// Its new TTL.
         ttl: i128,
     },
-    /// The limit changed.
     Change(Spec),
 }
 
 /// Permits that are held.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelHold {
-    /// Its id.
     pub id: u128,
     /// The number of permits.
     pub cost: i128,
-    /// When it expires.
     pub deadline: i128,
-    /// Its TTL.
     pub ttl: i128,
     /// What happens when it expires.
     pub expiry: Expiry,
@@ -90,12 +83,10 @@ pub(crate) struct Caller {
 }
 
 impl ModelCell {
-    /// An unused cell.
     pub fn new(spec: Spec) -> Self {
         Self { first: Terms::new(spec), happened: Vec::new() }
     }
 
-    /// Adds an event.
     pub fn push(&mut self, now: i128, event: CellEvent) {
         let timed = match event {
             CellEvent::Change(spec) => TimedEvent::Change(Terms::new(spec)),
@@ -281,7 +272,6 @@ impl CellState {
         self.terms.spec.window(self.now).map(|(_, end)| end)
     }
 
-    /// The instant.
     pub fn now(&self) -> i128 {
         self.now
     }

@@ -52,7 +52,6 @@ enum DecidingEntry {
 }
 
 impl EntriesCell {
-    /// An unused cell.
     pub fn new(spec: Spec, class: SharingClass) -> Self {
         let (present, reported_under) = (Terms::new(spec), HashMap::new());
         Self { class, present, entries: Vec::new(), holds: Vec::new(), reported_under }
@@ -313,7 +312,6 @@ impl EntriesCell {
         }
     }
 
-    /// Charges every entry.
     fn charge(&mut self, now: i128, cost: i128) {
         if cost == 0 {
             return;

@@ -82,7 +82,6 @@ struct Expected<'a> {
 }
 
 impl ExpectedWorld {
-    /// Unused cells.
     pub fn new(specs: &[Spec], model: ChangeModel) -> Self {
         let cell = |&spec: &Spec| match model {
             ChangeModel::Ordered => WorldCell::Ordered(ModelCell::new(spec)),

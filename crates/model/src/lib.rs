@@ -14,6 +14,7 @@
 //! - `trace` draws the calls, `flips` the limits that take turns, `expected` computes the results,
 //!   and [`run`] compares.
 
+#![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
 #![expect(clippy::unwrap_used, reason = "test support: it panics where a test would")]
 
 mod calendar;

@@ -30,7 +30,6 @@ impl Spec {
         if rng.one_in(8) { spec.with_small_numbers(rng) } else { spec }
     }
 
-    /// A valid limit.
     pub fn draw_good(rng: &mut TraceRng) -> Self {
         loop {
             let spec = Self::draw(rng);

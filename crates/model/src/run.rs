@@ -7,12 +7,9 @@ use std::io::Write as _;
 use crate::trace::Trace;
 use crate::{ExpectedWorld, ModelAnswer, ModelCall, ModelOp, Profile, Spec, System};
 
-/// What was compared.
 #[derive(Clone, Default, Debug)]
 pub struct Stats {
-    /// Number of calls.
     pub calls: u64,
-    /// Verdicts that denied.
     pub denied: u64,
     /// Changes of a limit.
     pub changes: u64,

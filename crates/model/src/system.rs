@@ -15,7 +15,6 @@ pub trait System {
 pub struct ModelCall {
     /// The instant in microseconds. It may be earlier than that of the previous call.
     pub now: u64,
-    /// The operation.
     pub op: ModelOp,
     /// Its cells. The same cell may occur twice in `Check`, `Peek`, `Hold`, `Enter` and `Record`.
     /// For `Settle` and `Renew` these are the cells and costs of the hold, each cell once.
@@ -31,7 +30,6 @@ pub struct ModelCharge {
     pub cost: u64,
 }
 
-/// An operation.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "docs/understand/algorithms.md defines each")]
 pub enum ModelOp {

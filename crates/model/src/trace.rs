@@ -22,7 +22,6 @@ pub struct Profile {
     pub remembers: u64,
     /// Can concurrency be charged like other limits, or only be held?
     pub concurrency_is_charged: bool,
-    /// Can limits change?
     pub changes: bool,
     /// Can a limit change while there are holds on it? A hold whose cell was forgotten is settled
     /// under the limit that it was made for. So such a hold is never settled on a system that
@@ -177,7 +176,6 @@ impl Trace {
         if self.rng.one_in(20) { self.rng.between(100, 300) } else { self.rng.between(5, 60) }
     }
 
-    /// The next call.
     pub(crate) fn next(&mut self, world: &ExpectedWorld) -> ModelCall {
         let cell = self.rng.below(self.specs.len() as u64) as usize;
         if !self.steps_next && self.steps_back && self.rng.one_in(12) {

@@ -65,7 +65,6 @@ impl UnaryService<String> for EchoService {
     }
 }
 
-/// Calls the service.
 pub async fn echo_call(
     channel: &Channel,
     request: Request<String>,

@@ -15,7 +15,6 @@ pub struct ProxyProcess {
     pub address: SocketAddr,
 }
 
-/// Supported programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyProgram {
     Nginx,
@@ -174,7 +173,6 @@ pub fn block<'a>(documentation: &'a str, language: &str) -> Option<&'a str> {
     Some(rest.split_once("\n```")?.0)
 }
 
-/// A free address.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")

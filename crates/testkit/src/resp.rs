@@ -6,7 +6,6 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use crate::server::TEST_TIMEOUT;
 
-/// One connection.
 pub struct RespConnection(BufReader<TcpStream>);
 
 /// A reply in RESP2 or RESP3.

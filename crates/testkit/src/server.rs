@@ -122,7 +122,6 @@ impl ServerProcess {
         client.receive()
     }
 
-    /// Posts JSON.
     pub fn post(&self, path: &str, body: &Value) -> ServerResponse {
         let headers = [("content-type", "application/json")];
         self.request("POST", path, &headers, &body.to_string())

@@ -26,7 +26,6 @@ pub(crate) struct ServerUrl {
 pub(crate) enum TargetProtocol {
     /// HTTP/1.1.
     Http,
-    /// The Redis protocol.
     Resp,
     /// Envoy's rate limit service.
     Grpc,

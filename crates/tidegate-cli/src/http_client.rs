@@ -177,7 +177,6 @@ fn refused(status: StatusCode, body: &Value, token_advice: &str) -> CliError {
     format!("the server returned {}: {field}{detail}", status.as_u16()).into()
 }
 
-/// Server-sent events.
 pub(crate) struct EventStream {
     body: Incoming,
     /// Received bytes of events not returned yet.

@@ -61,7 +61,6 @@ enum SubjectKind {
     Limit,
 }
 
-/// Default server.
 const SERVER: &str = "http://127.0.0.1:8080";
 /// Timeout of a store call, connecting included.
 const STORE_DEADLINE: Duration = Duration::from_secs(3);

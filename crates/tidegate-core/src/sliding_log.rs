@@ -43,7 +43,6 @@ struct LogEntry {
 }
 
 impl SlidingLog {
-    /// An exact log.
     pub(crate) fn exact(limit: u64, window: Micros) -> Self {
         Self { limit, grain: 1, window: window.get() }
     }

@@ -36,11 +36,11 @@ impl Span {
     pub const MINUTE: Self = Self::Plain(Micros::from_secs(60));
     /// One hour.
     pub const HOUR: Self = Self::Plain(Micros::from_secs(3_600));
-    /// One day.
+    /// A calendar day, from midnight.
     pub const DAY: Self = Self::Calendar(CalendarUnit::Day);
-    /// One week.
+    /// A calendar week, from Monday.
     pub const WEEK: Self = Self::Calendar(CalendarUnit::Week);
-    /// One month.
+    /// A calendar month, from the first.
     pub const MONTH: Self = Self::Calendar(CalendarUnit::Month);
 
     pub(crate) const DAY_MICROS: u64 = 86_400_000_000;

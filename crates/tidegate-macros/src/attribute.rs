@@ -13,7 +13,6 @@ use crate::notation;
 /// `tidegate`, which this crate cannot depend on.
 const MAX_PARTS: usize = 16;
 
-/// A checked attribute.
 pub(crate) struct AttributeSpec {
     pub(crate) source: LimitSource,
     pub(crate) key: Vec<Expr>,

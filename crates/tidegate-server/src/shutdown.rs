@@ -37,7 +37,7 @@ impl ShutdownTrigger {
         }
     }
 
-    /// Starts the drain.
+    /// Every [`Shutdown`] completes.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }

@@ -552,7 +552,6 @@ impl StructuredList {
     }
 }
 
-/// A decimal number.
 struct Digits {
     digits: [u8; Self::MAX],
     start: usize,

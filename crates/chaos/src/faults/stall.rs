@@ -65,7 +65,6 @@ pub(super) async fn run(options: &Options) -> FigureTable {
     table
 }
 
-/// What callers saw.
 struct StallResult {
     decisions: u64,
     by_fallback: u64,

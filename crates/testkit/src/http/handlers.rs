@@ -47,7 +47,6 @@ impl BlockingHandler {
         self.max_in_flight.load(Ordering::SeqCst)
     }
 
-    /// The axum handler.
     pub async fn handle(self) -> Response {
         let guard = InFlightGuard(self.in_flight.clone());
         self.max_in_flight.fetch_max(guard.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);

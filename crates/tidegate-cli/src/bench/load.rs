@@ -16,13 +16,11 @@ pub(crate) struct LoadPlan {
     pub(crate) duration: Micros,
     /// Time before the measurement; requests due in it are sent and not measured.
     pub(crate) warmup: Micros,
-    /// Request timeout.
     pub(crate) timeout: Micros,
     /// Number of distinct keys.
     pub(crate) keys: u32,
     /// Zipf exponent of the key distribution, in thousandths; `None` is uniform.
     pub(crate) zipf: Option<u32>,
-    /// Random seed.
     pub(crate) seed: u64,
 }
 

@@ -35,7 +35,6 @@ use self::run::{BenchRun, Worker, now};
 pub(crate) use self::target::{BenchTarget, Credentials};
 pub(crate) use self::workload::{DescriptorTemplate, Workload, WorkloadTarget};
 
-/// One measurement.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
     target: Arc<BenchTarget>,

@@ -22,7 +22,6 @@ pub(crate) struct Workload {
 pub(crate) enum WorkloadTarget {
     /// A rule of the server's policy.
     Rule(String),
-    /// An ad-hoc limit.
     Limit(Limit),
     /// A descriptor of Envoy's rate limit service.
     Descriptor(DescriptorTemplate),

@@ -73,7 +73,6 @@ pub(crate) struct ReplayDenial {
     pub(crate) wait: Wait,
 }
 
-/// Optional results.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct CountOptions {
     /// Estimate the limit size that each key needs.

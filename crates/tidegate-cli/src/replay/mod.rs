@@ -80,7 +80,6 @@ struct Malformed {
 /// A request that a policy denies.
 #[derive(Debug)]
 pub(crate) struct DeniedRequest<'a> {
-    /// Policy file.
     pub(crate) config: &'a str,
     /// Line number, from 1.
     pub(crate) line: u64,
@@ -105,7 +104,6 @@ impl fmt::Display for DeniedRequest<'_> {
 pub(crate) struct ReplayOptions {
     /// Suggest limits at which this percentage of keys is never denied.
     pub(crate) suggest: Option<Percentile>,
-    /// Report each denial.
     pub(crate) denials: bool,
 }
 

@@ -11,7 +11,6 @@ use tidegate_config::LoadedPolicy;
 
 /// A policy with its own engine and counts.
 pub(crate) struct PolicyRun {
-    /// File name.
     pub(crate) name: String,
     pub(crate) loaded: LoadedPolicy,
     pub(crate) counts: PolicyCounts,

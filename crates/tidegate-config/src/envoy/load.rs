@@ -89,7 +89,6 @@ impl<'o> EnvoyLoader<'o> {
         }
     }
 
-    /// Parses one file.
     fn file(&mut self, name: &str, bytes: Vec<u8>) {
         let before = self.bytes;
         self.bytes += bytes.len();

@@ -20,7 +20,6 @@ pub(crate) enum ExpectedType {
     /// A map with these fields only.
     Fields(Vec<ExpectedField>),
     Either(Vec<ExpectedType>),
-    /// Any value.
     Any,
     /// A value that is read later, on its own.
     Unread,

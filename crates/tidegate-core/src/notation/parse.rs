@@ -84,7 +84,6 @@ impl<'a> Word<'a> {
     }
 }
 
-/// All options.
 pub(super) const OPTIONS: [LimitField; 9] = [
     LimitField::Burst,
     LimitField::Every,

@@ -87,7 +87,6 @@ const CORPUS: [&str; 24] = [
     "  5/s\t\u{a0}",
 ];
 
-/// Text to insert.
 const PIECES: [&str; 20] = [
     " ",
     "/",

@@ -18,7 +18,6 @@ pub(crate) enum BatchMode {
     Off,
     /// Checks of the same keys.
     SameKeys,
-    /// Any checks.
     All,
 }
 

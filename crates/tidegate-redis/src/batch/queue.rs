@@ -39,7 +39,6 @@ pub(super) enum QueueAdmission {
     Now(SendPermitId),
     /// Queued. Start a task that sends the queue, which has lost its senders.
     Next(SendPermitId),
-    /// Queued.
     Later,
     /// Rejected: the queue is full. With a permit, start a task that sends the queue.
     QueueFull(Option<SendPermitId>),

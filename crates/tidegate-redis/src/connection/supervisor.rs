@@ -107,7 +107,6 @@ impl PrimaryTarget {
 
 /// Where a [`SupervisedConnection`] connects to.
 pub(crate) enum ConnectTarget {
-    /// Always this endpoint.
     Fixed(Endpoint),
     /// The primary. This connection runs the locator.
     Primary(PrimaryTarget),

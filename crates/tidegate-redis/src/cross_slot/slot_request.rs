@@ -173,7 +173,6 @@ impl SlotRequest {
         self
     }
 
-    /// Drops its hold.
     pub(super) fn drop_hold(&self) -> Option<ScriptRequest> {
         self.request.drop_hold()
     }

@@ -85,7 +85,6 @@ pub(crate) enum ScriptVariant {
 }
 
 impl Script {
-    /// Concatenates these files.
     pub(crate) fn of(files: &[&str]) -> Self {
         // Replicate the effects and not the script, which reads the clock. Redis 7 always does.
         Self::new(format!("redis.replicate_commands()\n{}", files.join("\n")))

@@ -15,7 +15,6 @@ pub(crate) struct Deployment {
 /// The kind of deployment, and the endpoints of the URL.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerSet {
-    /// One server.
     One(Endpoint),
     /// The primary that these sentinels name.
     Sentinel(SentinelConfig),

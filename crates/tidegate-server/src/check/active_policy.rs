@@ -17,7 +17,7 @@ use crate::observe::metrics::{Metrics, RuleMetrics};
 /// A policy and its settings. They are swapped as one, so that no call sees a mixture of two.
 #[derive(Debug)]
 pub struct ActivePolicy {
-    /// The rules.
+    /// Rules of the file, composed with those made at run time.
     pub policy: Arc<Policy>,
     /// The proxies whose forwarding headers are believed.
     pub trusted: TrustedProxies,

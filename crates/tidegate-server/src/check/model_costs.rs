@@ -11,7 +11,7 @@ use super::decision::CheckError;
 pub struct ModelUsage<'a> {
     /// The name of the model.
     pub model: Option<&'a str>,
-    /// The tokens.
+    /// What the call consumed, if the caller reports it.
     pub usage: Option<TokenUsage>,
 }
 

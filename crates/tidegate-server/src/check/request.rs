@@ -30,7 +30,7 @@ pub enum Operation {
     Refund,
     /// Delete the recorded usage.
     Reset,
-    /// Hold permits.
+    /// Hold permits until the cost is known.
     Reserve(ReserveOptions),
 }
 

@@ -86,7 +86,7 @@ impl CheckService {
         self.accounting.tracer.as_ref()
     }
 
-    /// The active policy.
+    /// The policy of this instant; a reload replaces it and leaves this one as it is.
     pub fn active(&self) -> Arc<ActivePolicy> {
         self.read().clone()
     }

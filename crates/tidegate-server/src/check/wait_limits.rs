@@ -11,9 +11,9 @@ use crate::observe::metrics::{Metrics, WaitCap};
 pub struct WaitLimits {
     /// For one key, or one list of rules and keys; at least 1.
     pub per_key: usize,
-    /// On one connection.
+    /// On one connection, over all keys.
     pub per_connection: usize,
-    /// Of the server.
+    /// In the server, over all connections.
     pub total: usize,
 }
 

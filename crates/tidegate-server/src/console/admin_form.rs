@@ -20,7 +20,6 @@ use crate::transport::auth::AccessLevel;
 #[derive(Clone, Debug)]
 pub(crate) struct AdminForm {
     pub(crate) fields: FormFields,
-    /// Who sends it.
     pub(crate) by: Actor,
 }
 

@@ -215,7 +215,6 @@ mod tests {
 
     use super::*;
 
-    /// Collects the output.
     #[derive(Clone, Default)]
     struct Output(Arc<Mutex<Vec<u8>>>);
 

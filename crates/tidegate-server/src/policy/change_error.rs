@@ -13,7 +13,6 @@ pub enum RuleChangeError {
     Faulty(Problems),
     /// The rule conflicts with others.
     Invalid(InvalidRule),
-    /// It exists.
     Exists,
     /// It has another stamp.
     Modified,

@@ -11,7 +11,6 @@ use tidegate_config::{LoadedRule, RuleFile};
 pub struct PolicyDiff {
     /// When the new policy became active.
     pub at: Micros,
-    /// New rules.
     pub added: RuleNames,
     /// Rules that were removed.
     pub removed: RuleNames,
@@ -87,7 +86,6 @@ impl PolicyDiff {
         diff
     }
 
-    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.added.count + self.removed.count + self.changed_count == 0 && !self.reordered
     }

@@ -19,7 +19,6 @@ use crate::observe::metrics::Metrics;
 /// Where a rule comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RuleOrigin {
-    /// The policy file.
     File,
     /// Set over HTTP or in the console.
     Runtime,

@@ -78,11 +78,9 @@ pub struct ListedOverride {
     pub limits: Vec<String>,
     /// When it ends, by the clock of the store.
     pub until: Option<Micros>,
-    /// Who set it.
     pub by: String,
     /// When it was set.
     pub at: Micros,
-    /// Its stamp.
     pub stamp: Stamp,
     /// Why it has no effect; `None` if it is active.
     pub inactive: Option<String>,
@@ -104,7 +102,6 @@ pub struct RulePage {
 pub enum PutResult<T> {
     /// There was none before.
     Created(T),
-    /// It replaces another.
     Replaced(T),
 }
 
@@ -117,7 +114,7 @@ impl<T> PutResult<T> {
 /// When a change is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PutCondition {
-    /// Always.
+    /// Whether there is one or not.
     Any,
     /// Only if there is none yet.
     Absent,
@@ -132,7 +129,6 @@ pub enum OverrideEnd {
     Never,
     /// At this time of the store.
     At(Micros),
-    /// After this time.
     After(Micros),
 }
 
@@ -240,7 +236,7 @@ impl PolicyManager {
         Ok(PutResult::new(exists.into_inner(), listed))
     }
 
-    /// Deletes an override.
+    /// Ends an override before its time. The other servers follow within a poll.
     pub async fn delete_override(
         &self,
         rule: &str,

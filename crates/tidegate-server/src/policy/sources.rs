@@ -21,7 +21,7 @@ pub const SAMPLE: &str = include_str!("sample.yaml");
 pub enum PolicySource {
     /// The built-in sample.
     Sample,
-    /// A policy file.
+    /// A file, watched for changes.
     File(PathBuf),
 }
 

@@ -45,7 +45,7 @@ async fn poll(policies: &Arc<PolicyManager>, before: Option<FileChange>) -> Opti
     change
 }
 
-/// Reloads the policy.
+/// Reloads the policy on a thread for blocking work.
 pub async fn reload(policies: &Arc<PolicyManager>) {
     // A failure is already logged, and shown by the health endpoint.
     run_blocking(policies, |policies| policies.reload().is_ok()).await;

@@ -108,7 +108,6 @@ impl<E: Engine> DenyCache<E> {
         if is_valid { denial.verdict(charge.cost, now) } else { None }
     }
 
-    /// Caches a denial.
     fn cache(&self, charges: &[Charge<'_>], decision: &Decision, before: &CallSnapshot) {
         let Some(charges) = distinct(charges) else { return };
         let received = self.clock.elapsed();

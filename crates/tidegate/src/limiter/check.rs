@@ -96,8 +96,10 @@ pub struct Check<'a> {
 #[derive(Clone, Copy, Debug)]
 enum CheckTarget<'a> {
     /// Every limit of every rule.
-    All { key: Key<'a>, cost: u64 },
-    /// The named rules.
+    All {
+        key: Key<'a>,
+        cost: u64,
+    },
     Each(&'a [RuleCheck<'a>]),
     /// A plan of a policy.
     Plan(&'a Plan<'a>),

@@ -70,7 +70,6 @@ impl HoldGuard {
         self.limiter.decide_call(Call { op, charges: &[], idempotency_key: None }).await
     }
 
-    /// Settles the hold.
     pub(super) async fn settle(mut self, costs: OwnedCosts) -> Result<Decision, EngineError> {
         let contents = std::mem::take(&mut self.contents);
         let result = HoldSettlement::new(self.id, costs, contents).attempt(&self.limiter).await;

@@ -9,7 +9,6 @@ const MAX_RETRIED: usize = 8_192;
 /// Counts settlements that were not confirmed.
 #[derive(Default)]
 pub(super) struct SettlementCounts {
-    /// Retried at present.
     retried: AtomicUsize,
     /// Given up since the start.
     given_up: AtomicU64,

@@ -268,7 +268,6 @@ impl PackedTable {
         self.iter().take(count)
     }
 
-    /// Every entry.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PackedEntry> {
         let keys = self.keys();
         keys.filter_map(|(_, state)| PackedEntry::from_words(state))

@@ -31,7 +31,6 @@ impl RuleNumber {
     }
 }
 
-/// Records by rule.
 #[derive(Debug)]
 pub(crate) struct RuleRecords {
     by_rule: Box<[AtomicUsize]>,

@@ -13,7 +13,6 @@ pub(crate) struct SlotIndex {
 }
 
 impl SlotIndex {
-    /// Largest position.
     pub(crate) const MAX: u32 = u32::MAX - 1;
     /// An index of at most this many slots is not shrunk.
     const MIN_SHRUNK: usize = 64;
@@ -24,7 +23,6 @@ impl SlotIndex {
         Some(position(self.slots[slot]))
     }
 
-    /// Adds a position.
     pub(crate) fn insert(&mut self, key: u128, position: u32) {
         let slots = self.slots_for(self.len + 1);
         if slots != self.slots.len() {

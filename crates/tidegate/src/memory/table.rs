@@ -57,7 +57,6 @@ impl<V: HeapBytes> Table<V> {
         chunk.get_mut(position % Self::CHUNK).map(|(_, value)| value)
     }
 
-    /// Every value.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &V> {
         self.chunks.iter().flatten().map(|(_, value)| value)
     }

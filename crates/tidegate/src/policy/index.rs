@@ -10,7 +10,6 @@ use super::PathPattern;
 /// have to be matched.
 #[derive(Default, Debug)]
 pub(super) struct PathIndex {
-    /// Number of rules.
     len: usize,
     /// The rules without a path.
     everywhere: Vec<usize>,

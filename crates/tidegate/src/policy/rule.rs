@@ -465,7 +465,6 @@ fn normalized<'k>(key: &[KeyPart], parts: impl Iterator<Item = &'k str>) -> Vec<
     parts.enumerate().map(one).collect()
 }
 
-/// Overrides by key.
 #[derive(Default, Debug)]
 struct OverrideIndex {
     all: Vec<ActiveOverride>,

@@ -33,7 +33,6 @@ pub(super) struct RunCounts<'a> {
     /// Admitted requests, at the time of the decision.
     admissions: Vec<AdmittedAt>,
     limits: Vec<LimitCounts>,
-    /// The present step.
     step: usize,
 }
 
@@ -77,7 +76,6 @@ impl<'a> RunCounts<'a> {
         }
     }
 
-    /// Counts a decision.
     pub(super) fn count(
         &mut self,
         arrival: Arrival,
@@ -116,7 +114,6 @@ impl<'a> RunCounts<'a> {
         }
     }
 
-    /// The report.
     pub(super) fn finish(mut self, candidate: &Candidate) -> CandidateReport {
         self.admissions.sort_unstable();
         let (input, admissions) = (self.input, self.admissions);

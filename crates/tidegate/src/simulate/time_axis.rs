@@ -32,7 +32,6 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// Round durations.
 const ROUND: [u64; 33] = [
     1,
     10,

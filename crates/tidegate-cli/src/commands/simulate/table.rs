@@ -29,7 +29,6 @@ pub(crate) fn to_text(report: &Report) -> String {
     text + &table(&rows, &[0])
 }
 
-/// Optional columns.
 struct TableColumns {
     delay: bool,
     fairness: bool,

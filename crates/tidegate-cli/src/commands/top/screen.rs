@@ -228,7 +228,6 @@ fn cell(style: Style, text: impl AsRef<str>) -> Cell<'static> {
     Cell::from(styled(style, text))
 }
 
-/// A right-aligned cell.
 fn number(style: Style, text: impl AsRef<str>) -> Cell<'static> {
     Cell::from(Text::from(styled(style, text)).right_aligned())
 }
@@ -247,7 +246,6 @@ fn sort(rules: &mut [&RuleTraffic], by: RowOrder) {
     });
 }
 
-/// Rows per table.
 struct RowBudget {
     rules: usize,
     hottest: usize,

@@ -47,7 +47,6 @@ pub(crate) struct LevelMatch<'c> {
     pub(crate) by: MatchKind,
 }
 
-/// What matched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MatchKind {
     Value,

@@ -104,7 +104,6 @@ impl RedisUrl {
         }
     }
 
-    /// The query parameters.
     fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         let path = |path: &Path| encoded(&path.to_string_lossy(), PATH);

@@ -12,7 +12,6 @@ use crate::topology::hash_slot::HashSlot;
 /// The slot map of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NodeView {
-    /// The node.
     by: Endpoint,
     /// The node reports that the Cluster is ok. A partitioned node does not.
     pub(crate) is_ok: bool,

@@ -33,7 +33,6 @@ impl RuleOrder {
 }
 
 impl LiveQuery {
-    /// Rules per page.
     pub(super) const PAGE_LEN: usize = 20;
     /// Upper bound of the length of a rule name.
     const MAX_FILTER: usize = 64;

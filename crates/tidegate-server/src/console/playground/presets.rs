@@ -4,7 +4,6 @@ use maud::{Markup, html};
 
 use super::input::PlaygroundInput;
 
-/// An example.
 struct Preset {
     name: &'static str,
     limits: &'static [&'static str],
@@ -62,7 +61,6 @@ const PRESETS: &[Preset] = &[
     },
 ];
 
-/// Suggested limits.
 pub(super) const LIMITS: &[&str] = &[
     "10/s burst 20",
     "10/s burst 50 every 1s",
@@ -77,7 +75,6 @@ pub(super) const LIMITS: &[&str] = &[
     "20/s + fixed-window 600/1m",
 ];
 
-/// Suggested traffic.
 pub(super) const TRAFFIC: &[&str] = &[
     "steady 12/s for 1m",
     "poisson 12/s for 1m",

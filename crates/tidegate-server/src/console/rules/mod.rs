@@ -21,7 +21,6 @@ use crate::policy::{ListedOverride, PolicyStatus, RulePage};
 use crate::text::format::number;
 use crate::transport::http::AppState;
 
-/// Rules per page.
 const PAGE_LEN: usize = 100;
 
 /// `GET /rules[?filter=..][&page=2]`

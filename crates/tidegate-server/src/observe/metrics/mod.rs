@@ -30,14 +30,14 @@ use settled::SettledRatios;
 pub enum ListenerKind {
     /// HTTP.
     Http,
-    /// The Redis protocol.
+    /// The protocol of Redis, version 2 or 3.
     Resp,
     /// Envoy's protocol over gRPC.
     Grpc,
 }
 
 impl ListenerKind {
-    /// Every listener.
+    /// In the order of `/metrics`, HTTP first.
     pub const ALL: [Self; 3] = [Self::Http, Self::Resp, Self::Grpc];
 
     /// The name in metrics, logs and spans.
@@ -118,7 +118,6 @@ pub(crate) enum WaitCap {
     Key,
     /// Too many wait on its connection.
     Connection,
-    /// Too many wait.
     Total,
 }
 

@@ -54,7 +54,6 @@ impl<T> OutcomeCounts<T> {
 const OUTCOMES: [&str; 3] = ["allow", "deny", "never"];
 
 impl RuleMetrics {
-    /// Counts a decision.
     pub fn count(&self, outcome: Outcome, source: Source) {
         let outcome = match outcome {
             Outcome::Allow => 0,

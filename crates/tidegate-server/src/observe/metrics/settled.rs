@@ -54,7 +54,6 @@ impl SettledRatios {
         Self { pairs: Mutex::new(pairs), other }
     }
 
-    /// Counts a settlement.
     pub(super) fn observe(&self, rule: &str, model: &str, charged: u64, reserved: u64) {
         // Rounded up: a ratio slightly above a bound is not in its bucket.
         let ratio = (u128::from(charged) * 1_000).div_ceil(reserved.max(1).into());

@@ -51,7 +51,6 @@ pub struct Exporter {
     pause: Duration,
 }
 
-/// A running exporter.
 #[derive(Debug)]
 pub struct ExporterTask {
     drainer: ShutdownTrigger,

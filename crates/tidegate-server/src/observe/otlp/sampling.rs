@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct SamplingRatio(u64);
 
 impl SamplingRatio {
-    /// Every call.
+    /// Every call has a span.
     pub const ALL: Self = Self(1 << 63);
     /// Only calls whose parent span is sampled.
     pub const NONE: Self = Self(0);

@@ -18,7 +18,7 @@ use crate::observe::metrics::exposition::{Exposition, MetricType};
 /// Which calls are traced, and where spans go.
 #[derive(Clone, Debug)]
 pub struct OtlpOptions {
-    /// Where spans go.
+    /// Receives spans as OTLP over HTTP.
     pub collector: Collector,
     /// The ratio of calls with a span, among those without a parent span.
     pub sampling: SamplingRatio,

@@ -17,7 +17,6 @@ pub struct DenialLog {
     cap: PerSecondCap,
 }
 
-/// One denied call.
 #[derive(Clone, Debug)]
 pub(crate) struct DenialRecord {
     /// The wall clock.

@@ -19,7 +19,6 @@ pub(crate) const KINDS: usize = CallTotals::KINDS;
 /// ring replaces the least busy rule once it has more than twice as many recent calls.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// When counting started.
     began: Micros,
     /// When the last sample was taken.
     at: Micros,
@@ -145,7 +144,6 @@ impl History {
         &self.other
     }
 
-    /// Durations of checks.
     pub(crate) fn latency(&self) -> &Ring<{ BucketCounts::BUCKETS }> {
         &self.latency
     }

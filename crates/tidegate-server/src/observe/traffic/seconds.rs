@@ -10,7 +10,6 @@ pub(crate) const MAX_SECONDS: usize = 900;
 pub struct WindowSeconds(usize);
 
 impl WindowSeconds {
-    /// One minute.
     pub const DEFAULT: Self = Self(60);
     /// [`MAX_SECONDS`].
     pub const MAX: Self = Self(MAX_SECONDS);
@@ -20,7 +19,6 @@ impl WindowSeconds {
         (1..=MAX_SECONDS).contains(&seconds).then_some(Self(seconds))
     }
 
-    /// The number.
     pub fn get(self) -> usize {
         self.0
     }

@@ -202,11 +202,9 @@ pub struct CurrentStatus {
     pub now: Micros,
     /// The same instant on the monotonic clock.
     pub elapsed: Micros,
-    /// Store status.
     pub health: Health,
     /// The hottest keys, at most [`CurrentStatus::MAX_HOTTEST`].
     pub hottest: Vec<HotKey>,
-    /// Policy status.
     pub policy: PolicyState,
     /// Open connections per listener.
     pub connections: ConnectionCounts,

@@ -16,7 +16,6 @@ pub(crate) type StoredFields = Vec<(String, String)>;
 
 /// Keeps the fields of all servers that use it.
 pub(crate) trait RuntimeStore: Send + Sync {
-    /// The current version.
     fn poll(&self) -> StoreReply<'_, RuntimeVersion>;
 
     /// The current version and all fields.

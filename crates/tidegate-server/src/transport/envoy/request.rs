@@ -214,9 +214,7 @@ pub(crate) enum Action {
     TakeQuota,
     /// Charges hits even beyond the limit.
     Record,
-    /// Reads the state.
     Peek,
-    /// Returns hits.
     Refund,
 }
 

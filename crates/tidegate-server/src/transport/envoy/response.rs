@@ -29,7 +29,6 @@ pub(crate) struct DescriptorReport {
 }
 
 impl DescriptorReport {
-    /// No verdicts yet.
     pub(crate) fn empty() -> Self {
         Self::new(Operation::Peek, Source::Policy, SmallVec::new())
     }

@@ -56,7 +56,7 @@ impl EnvoyService {
         &self.service
     }
 
-    /// Decides a request.
+    /// Replies to a request with a status for each of its descriptors.
     pub async fn decide(
         &self,
         request: &RateLimitRequest,

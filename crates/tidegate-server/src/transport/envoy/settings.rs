@@ -15,7 +15,7 @@ pub struct EnvoySettings {
 /// Headers that Envoy adds to the response to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ResponseHeaders {
-    /// None.
+    /// Envoy adds no headers.
     #[default]
     Off,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, as envoyproxy/ratelimit

@@ -8,7 +8,6 @@ use super::json::DecisionBody;
 use super::problem::{limit_headers, standing_headers};
 use crate::check::CheckDecision;
 
-/// A JSON body.
 pub(crate) fn json(
     status: StatusCode,
     mut headers: HeaderMap,

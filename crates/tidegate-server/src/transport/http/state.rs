@@ -22,7 +22,7 @@ use crate::transport::listener::http_connection::PeerAddr;
 /// State of all HTTP handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct AppState {
-    /// Decides and inspects.
+    /// Shared with the other listeners.
     pub service: Arc<CheckService>,
     /// Lists, sets and deletes rules.
     pub policies: Arc<PolicyManager>,

@@ -43,9 +43,7 @@ pub(crate) struct Acceptor {
     pub limit: Arc<ConnectionLimit>,
     /// Certificates; without them connections are plaintext.
     pub certificates: Option<Arc<ReloadableTls>>,
-    /// Counts rejected connections.
     pub metrics: Arc<Metrics>,
-    /// Timeouts of connections.
     pub deadlines: Timeouts,
 }
 

@@ -31,7 +31,6 @@ struct OpenConnections {
     without_request: BTreeMap<u64, Option<AbortHandle>>,
 }
 
-/// One open connection.
 #[derive(Debug)]
 #[must_use = "the connection no longer counts once this is dropped"]
 pub(crate) struct ConnectionPermit {

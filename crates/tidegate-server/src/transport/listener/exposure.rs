@@ -21,7 +21,6 @@ pub enum Exposure {
 /// Warning about listeners that other machines can reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExposureWarning {
-    /// None.
     Good,
     /// TLS without authentication of callers.
     UnauthenticatedTls,
@@ -71,7 +70,6 @@ pub(crate) fn log_root() {
 }
 
 impl ExposureWarning {
-    /// Logs the warning.
     pub(crate) fn log(self) {
         match self {
             Self::Good => {}

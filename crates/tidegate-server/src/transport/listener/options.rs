@@ -12,7 +12,7 @@ pub struct ListenerOptions {
     pub max_connections: usize,
     /// Most requests that wait for permits.
     pub waits: WaitLimits,
-    /// Timeouts of connections.
+    /// When slow and idle connections are closed.
     pub deadlines: Timeouts,
 }
 

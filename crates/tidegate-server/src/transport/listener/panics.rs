@@ -9,7 +9,6 @@ use tracing::error;
 
 use super::log_throttle::LogThrottle;
 
-/// A request panicked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Panicked;
 

@@ -56,7 +56,6 @@ impl RequestActivity {
         self.stalled.store(false, Ordering::Relaxed);
     }
 
-    /// Begins a request.
     pub(crate) fn begin(self: &Arc<Self>) -> InFlightRequest {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);

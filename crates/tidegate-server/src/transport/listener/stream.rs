@@ -12,7 +12,6 @@ use tokio_rustls::server::TlsStream;
 
 use super::connection_limit::ConnectionPermit;
 
-/// An accepted connection.
 #[derive(Debug)]
 pub struct ClientStream {
     transport: Transport,

@@ -3,7 +3,7 @@
 /// Protocol version of a connection; `HELLO` sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum RespVersion {
-    /// The initial version.
+    /// Until `HELLO` sets another.
     #[default]
     Resp2,
     /// Has maps and a null type.
@@ -95,7 +95,7 @@ impl ReplyEncoder {
         self.line(b'-', text)
     }
 
-    /// An integer.
+    /// A number in decimal digits.
     pub fn integer(&mut self, value: i64) -> &mut Self {
         let sign = if value < 0 { Sign::Minus } else { Sign::None };
         self.number(b':', sign, value.unsigned_abs())
@@ -109,7 +109,7 @@ impl ReplyEncoder {
         self
     }
 
-    /// The null value.
+    /// An absent value: a null bulk string in RESP2.
     pub fn null(&mut self) -> &mut Self {
         self.bytes.extend_from_slice(match self.protocol {
             RespVersion::Resp2 => b"$-1\r\n",

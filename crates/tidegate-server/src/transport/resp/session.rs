@@ -98,7 +98,6 @@ impl RespSession {
         self.transaction = None;
     }
 
-    /// Who sends commands.
     pub(crate) fn actor(&self) -> Actor {
         Actor { token: self.by_token.map(AccessLevel::name), address: self.address }
     }

@@ -21,7 +21,6 @@ impl Transaction {
     /// The longest single command fits.
     const MAX_BYTES: usize = Caps::AUTHENTICATED.frame;
 
-    /// Number of commands.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -70,7 +70,6 @@ pub(crate) enum CircuitAdmission {
     Refuse,
 }
 
-/// A transition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CircuitTransition {
     Opened,

@@ -41,7 +41,6 @@ pub(crate) struct StoreWork {
     pub(crate) request: Option<LoanRequest>,
 }
 
-/// Permits to borrow.
 pub(crate) struct LoanRequest {
     pub(crate) charge: Arc<OwnedCharge>,
     pub(crate) size: Cost,
@@ -175,7 +174,6 @@ impl Account {
         }
     }
 
-    /// Ends all loans.
     pub(crate) fn end(&mut self, work: &mut StoreWork) {
         if let Some(loans) = &mut self.loans {
             loans.end(&mut work.ended);

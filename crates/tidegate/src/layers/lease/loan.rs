@@ -110,7 +110,6 @@ impl Loans {
         self.end_matching(|loan| is_idle || !loan.may_be_spent(now), ended);
     }
 
-    /// Ends all loans.
     pub(crate) fn end(&mut self, ended: &mut EndedLoans) {
         self.end_matching(|_| true, ended);
     }

@@ -21,7 +21,6 @@ impl<'a> CommandArgs<'a> {
         self.0.len()
     }
 
-    /// The next argument.
     pub(crate) fn word(&mut self) -> Result<&'a [u8], ErrorText> {
         self.optional().ok_or(SYNTAX)
     }

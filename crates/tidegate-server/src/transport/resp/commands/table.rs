@@ -2,7 +2,6 @@
 
 use crate::transport::auth::AccessLevel;
 
-/// Identifies a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CommandId {
     Throttle,
