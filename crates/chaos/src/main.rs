@@ -1,11 +1,15 @@
 //! Injects faults into real processes and prints what callers saw.
 //!
-//! - `faults`: one file per fault; each returns a table of figures. `table` prints it.
-//! - `stack` builds the layers as the server does. `load` sends checks, and `log` records every
-//!   decision as its caller saw it. `checker` checks the log, and does not import the limiter.
+//! # Layout
+//!
+//! Each module imports only modules above it in this list. Redis processes come from `testkit`.
+//!
+//! - `log` records every decision as its caller saw it. `load` sends checks.
+//! - `checker` checks the log, and does not import the limiter.
+//! - `stack` builds the layers as the server does.
 //! - `proxy` stands between limiter and Redis and delays, drops or closes. `isolated` is a Redis in
 //!   its own network namespace. `process` reads the memory of this process.
-//! - The Redis processes come from `testkit`.
+//! - `table`: figures and their bounds. `faults`: one file per fault; each returns a table.
 
 #![expect(clippy::unwrap_used, reason = "a harness that cannot continue stops")]
 

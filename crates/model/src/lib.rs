@@ -1,18 +1,22 @@
 //! The reference model of `docs/understand/algorithms.md`, and random traces that compare an
 //! implementation with it. Imports `tidegate-core`, and `tidegate` with the feature `engine`.
 //!
-//! - [`Spec`]: a limit as plain numbers, which decides by itself which limits are invalid (`spec`).
-//!   `random_limit` draws limits over the whole domain; `calendar` computes days, weeks and months.
-//! - [`ModelCell`] and [`CellState`]: one limit on one key. Every event is stored and replayed for
-//!   every call (`cell`). The algorithms are in `consumption`, changed limits in `carry`.
-//! - [`EntriesCell`]: several limits on one key, as in Redis (`entries`).
-//! - [`ModelCall`], [`ModelOp`], [`ModelAnswer`], [`System`]: the interface to a system under test
-//!   (`system`).
-//! - `EngineSystem` (feature `engine`): an engine of `tidegate` as such a system.
-//! - [`CountingAllocator`]: an allocator that counts.
-//! - [`run_size`]: how many cases a test tries.
-//! - `trace` draws the calls, `flips` the limits that take turns, `expected` computes the results,
-//!   and [`run`] compares.
+//! # Layout
+//!
+//! Each module imports only modules above it in this list.
+//!
+//! - `counting_allocator`: [`CountingAllocator`]. `run_size`: how many cases a test tries. `rng`:
+//!   random numbers of a trace. `calendar`: days, weeks and months.
+//! - `spec`: [`Spec`], a limit as plain numbers, which decides by itself which limits are invalid.
+//!   `random_limit` draws limits over the whole domain, `flips` limits that take turns.
+//! - `consumption`: the algorithms. `carry`: changed limits.
+//! - `cell`: [`ModelCell`] and [`CellState`], one limit on one key. Every event is stored and
+//!   replayed for every call. `entries`: [`EntriesCell`], several limits on one key, as in Redis.
+//! - `system`: [`ModelCall`], [`ModelOp`], [`ModelAnswer`], [`System`], the interface to a system
+//!   under test.
+//! - `expected` computes the results, `trace` draws the calls.
+//! - `engine` (feature): an engine of `tidegate` as such a system.
+//! - `run`: [`run`] compares.
 
 #![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
 #![expect(clippy::unwrap_used, reason = "test support: it panics where a test would")]

@@ -1,17 +1,26 @@
 //! Support for the tests of the workspace: real processes, fake servers, clients and checkers.
 //!
-//! Unpublished. A test crate enables the features it needs:
+//! Unpublished. A test crate enables the features it needs.
 //!
-//! - without features: [`bounds`], [`engines`], [`now_or_never`], [`tasks`], [`timing`]. They
+//! # Layout
+//!
+//! Each module imports only modules above it in this list.
+//!
+//! - Without features: [`timing`], [`tasks`], [`now_or_never`], [`engines`], [`bounds`]. They
 //!   import `tidegate` only.
-//! - `redis`: [`redis`], [`cluster`], [`sentinel`], [`fake_redis`], [`fake_clock`]. They do not
-//!   import `tidegate-redis`, so that its unit tests can use them.
-//! - `tidegate-redis`: [`engine`], [`ledger`], [`load`], [`replicas`], [`sharded_subjects`].
-//! - `tls`: [`certificates`].
-//! - `http`: [`http`], [`upstream`]. They import `tidegate-tower`.
-//! - `grpc`: [`grpc`].
-//! - `server`: the `tidegate` binary and its clients: [`server`], [`process`], [`resp`], [`envoy`]
-//!   and the rest. They import `tidegate-server`.
+//! - Feature `redis`: [`redis`], [`cluster`], [`sentinel`], [`fake_redis`], [`fake_clock`]. They do
+//!   not import `tidegate-redis`, so that its unit tests can use them.
+//! - Feature `tidegate-redis`: [`engine`], [`ledger`], [`load`], [`replicas`],
+//!   [`sharded_subjects`].
+//! - Feature `tls`: [`certificates`].
+//! - Feature `http`: [`http`], [`upstream`]. They import `tidegate-tower`.
+//! - Feature `grpc`: [`grpc`].
+//! - Feature `server`, which imports `tidegate-server`:
+//!   - The binary: [`server`], [`process`], [`console_blocks`], [`pty`]. In process:
+//!     [`server_in_process`], [`resp_listener`].
+//!   - Clients: [`raw_http`], [`resp`], [`envoy`], [`tls_client`], [`browser`]. Checks of replies:
+//!     `regex`, [`schema`].
+//!   - Other programs: `pip_program`, [`proxy`], [`real_envoy`], [`slow_target`].
 
 #![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]

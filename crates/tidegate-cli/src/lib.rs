@@ -1,11 +1,20 @@
-//! Command line of `tidegate`: clap root and dispatch. Imports every module of the crate; no
-//! module imports it.
+//! Command line of `tidegate`: clap root and dispatch. No module imports this one.
 //!
 //! ```console
 //! $ tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
 //! $ tidegate check login 1.2.3.4
 //! $ tidegate simulate --limit '100/s burst 20' --traffic 'poisson 120/s for 1m'
 //! ```
+//!
+//! # Layout
+//!
+//! Each module imports only modules above it in this list.
+//!
+//! - `error`: exit status. `output`: standard output and standard error. `table`: text tables.
+//! - `tls`, `store_args`: common arguments. `endpoint`: connections to a listener. `http_client`:
+//!   calls to a server. `subject`: the rule and key of a command.
+//! - `bench`: load generator. `replay`: access logs against policies. `progress` of both.
+//! - `commands`: one file per command.
 
 mod bench;
 mod commands;

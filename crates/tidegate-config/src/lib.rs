@@ -37,6 +37,20 @@
 //! `docs/reference/policy.md` lists all fields. [`schema`] is the JSON Schema of the file, and
 //! [`envoy`] loads the files of envoyproxy/ratelimit. The feature `redis` checks Redis URLs while
 //! loading.
+//!
+//! # Layout
+//!
+//! Each module imports only modules above it in this list.
+//!
+//! - `environment`: where files and variables come from. `errors`: problems and their positions.
+//! - Values of fields: `limits`, `memory_size`, `on_expiry`, `ratio`, `on_store_failure`,
+//!   `tls_files`, `wire_settings`.
+//! - Fields as they are written: `price_file`, `rule_file`, `policy_file`. `canonical`: rules in
+//!   canonical form. `schema`: the JSON Schema of the fields.
+//! - `parse`: YAML to fields. `include`: files that include files. `variables`: `${NAME}`.
+//! - `build_rule`, `settings`: fields to checked values. `loaded_policy`: the result.
+//! - `load`: [`PolicyLoader`]. `rule_json`: single rules, as JSON.
+//! - `envoy`: files of envoyproxy/ratelimit, and the lookup of descriptors.
 
 mod build_rule;
 mod canonical;

@@ -12,10 +12,12 @@
 //!
 //! # Layout
 //!
-//! - `args`: the arguments as written. `attribute`: the checked arguments. `notation`: limits,
-//!   durations and names in them.
-//! - `function`: the item under the attribute. `expand`: the generated code.
+//! Each module imports only modules above it in this list.
+//!
 //! - `errors`: several compile errors at once.
+//! - `args`: the arguments as written. `notation`: limits, durations and names in them.
+//!   `attribute`: the checked arguments.
+//! - `function`: the item under the attribute. `expand`: the generated code.
 
 mod args;
 mod attribute;

@@ -21,9 +21,9 @@
 //! [`RedisClient`] serves limiters with a foreign key layout, [`redisson`] and [`spring`], which are
 //! shared with Java.
 //!
-//! # Modules
+//! # Layout
 //!
-//! Each folder imports only those above it.
+//! Each module imports only modules above it in this list.
 //!
 //! - `connection`: URL, TLS, dialing, handshake, the supervised connection, errors of a server.
 //! - `durability`: confirmation by replicas, and detection of data loss.

@@ -27,6 +27,7 @@
 //! - `transport`: HTTP, RESP and gRPC.
 //! - `console`: HTML pages.
 //! - `server`: bind, run, shut down.
+//! - `internal`: what the binary, tests and fuzz targets use of these.
 
 pub(crate) mod chart;
 pub(crate) mod check;

@@ -3,15 +3,14 @@
 //!
 //! # Layout
 //!
-//! - [`RateLimitLayer`] and [`layer`] limit the requests to a service.
-//! - [`key`] finds the key that a request is counted under.
-//! - [`headers`] and [`problem`] report limits and denials to the client, under [`policy_names`].
-//! - [`extract`] finds the client address and the original request behind proxies.
-//! - [`client`] limits outgoing calls and honours the rate-limit headers of the upstream.
+//! Each module imports only modules above it in this list.
 //!
-//! `extract`, `policy_names` and `problem` import no other module; `headers` imports
-//! `policy_names`, and `key` imports `extract`; `layer` and `client` import these, but not each
-//! other.
+//! - [`extract`] finds the client address and the original request behind proxies.
+//! - [`key`] finds the key that a request is counted under.
+//! - [`policy_names`], [`headers`] and [`problem`] report limits and denials to the client.
+//! - [`RateLimitLayer`] and [`layer`] limit the requests to a service.
+//! - [`client`] limits outgoing calls and honours the rate-limit headers of the upstream. It does
+//!   not import `layer`.
 
 pub mod client;
 pub mod extract;

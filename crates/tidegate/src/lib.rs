@@ -20,10 +20,10 @@
 //!
 //! # Layout
 //!
-//! Each folder imports only folders above it in this list.
+//! Each module imports only modules above it in this list.
 //!
-//! - Root files: [`Key`], fingerprints of keys, [`Network`] and [`ClientNetwork`], calendar
-//!   windows, and the locks that tests replace.
+//! - `key`: [`Key`]. `fingerprint`: hashes of keys. `network`: [`Network`] and [`ClientNetwork`].
+//!   `calendar`: calendar windows. `sync`: the locks that tests replace.
 //! - `clock`: [`Clock`], [`SystemClock`], [`ManualClock`].
 //! - `engine`: the contract of a store. An [`Engine`] decides a [`Call`] in one atomic step and
 //!   returns a [`Decision`]. [`Limit`] (from `tidegate-core`) is the arithmetic of one limit; a

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
 
 use crate::crates;
 use crate::modules::{ModulePath, Modules};
@@ -71,6 +72,59 @@ fn folders_import_only_what_their_header_allows() {
     assert!(report.is_empty(), "imports against the stated direction:\n{report}");
 }
 
+#[test]
+fn modules_at_a_root_import_only_what_its_layout_lists_above_them() {
+    let mut report = String::new();
+    for (name, folder) in crates() {
+        let src = folder.join("src");
+        let text = ["lib.rs", "main.rs"].map(|file| fs::read_to_string(src.join(file)));
+        let Some(text) = text.into_iter().find_map(Result::ok) else { continue };
+        let order = layout(&text);
+        if order.is_empty() {
+            let _ = writeln!(report, "{name}: the root has no `# Layout` with a list");
+        }
+        if name == EXEMPT {
+            continue;
+        }
+        let place = |module: &String| order.iter().position(|listed| listed == module);
+        let modules = Modules::read(&src);
+        for path in modules.0.keys().filter(|path| path.len() == 1 && place(&path[0]).is_none()) {
+            let _ = writeln!(report, "{name}: {} is not in the `# Layout`", show(path));
+        }
+        for (from, to, written) in modules.imports() {
+            let (Some(above), Some(below)) = (to.first(), from.first()) else { continue };
+            if above != below && place(above) > place(below) {
+                let _ = writeln!(report, "{name}: {} imports {written} below it", show(from));
+            }
+        }
+    }
+    assert!(report.is_empty(), "imports against the order of the layout:\n{report}");
+}
+
+/// The names in backticks in the list under `# Layout`, in the order of their first mention.
+fn layout(text: &str) -> Vec<String> {
+    let header = text.lines().filter_map(|line| line.strip_prefix("//!")).map(str::trim);
+    let section = header.skip_while(|line| *line != "# Layout").skip(1);
+    let section = section.take_while(|line| !line.starts_with("# "));
+    let list: Vec<&str> = section.skip_while(|line| !line.starts_with("- ")).collect();
+    list.join(" ").split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_import_has_a_name() {
+    let mut report = String::new();
+    for (name, folder) in crates() {
+        if folder.join("src").is_dir() {
+            for (path, module) in Modules::read(&folder.join("src")).0 {
+                for glob in module.globs {
+                    let _ = writeln!(report, "{name}: {} imports {glob}::*", show(&path));
+                }
+            }
+        }
+    }
+    assert!(report.is_empty(), "what these import cannot be followed:\n{report}");
+}
+
 /// The imports between the children of each module, those of their own children counted as theirs.
 fn between_siblings(
     edges: &BTreeMap<ModulePath, BTreeMap<ModulePath, String>>,
@@ -122,4 +176,12 @@ fn list_cycles(
 
 fn show(path: &[String]) -> String {
     if path.is_empty() { "the root".into() } else { path.join("::") }
+}
+
+#[test]
+fn a_layout_is_read_in_the_order_of_first_mention() {
+    let text = "//! A crate.\n//! # Layout\n//! Each `x`..\n//!\n//! - [`low`]: [`Type`].\n//!   `mid`\n\
+                //! - `high` uses `low`.\n//! # Notes\n//! - `other`\n";
+    assert_eq!(layout(text), ["low", "Type", "mid", "high", "low"]);
+    assert!(layout("//! A crate.\n//! - `low`\n").is_empty());
 }

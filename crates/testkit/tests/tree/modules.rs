@@ -20,6 +20,8 @@ pub(crate) struct Module {
     reexports: BTreeMap<String, ModulePath>,
     /// Names that begin a path in the module's own code, test code left out.
     names: BTreeSet<String>,
+    /// Modules of which everything is imported.
+    pub(crate) globs: Vec<String>,
     /// Siblings that the header of a folder allows it to import (`Imports: a, b.`).
     pub(crate) allowed: Option<BTreeSet<String>>,
 }
@@ -172,7 +174,13 @@ impl Module {
 
     fn add_use(&mut self, tree: &[Flat], is_public: bool) {
         for (path, name) in leaves(tree, &[]) {
-            if is_public {
+            if name == "*" {
+                // Variants of an enum are defined where it is.
+                if !path.last().is_some_and(|last| last.starts_with(char::is_uppercase)) {
+                    self.globs.push(path.join("::"));
+                }
+                self.uses.push(path);
+            } else if is_public {
                 self.reexports.insert(name, path);
             } else {
                 self.uses.push(path);
@@ -260,6 +268,7 @@ fn leaves(tree: &[Flat], prefix: &[String]) -> Vec<(ModulePath, String)> {
         | [Flat::Open('{'), inner @ .., Flat::Close('}')] => {
             split_commas(inner).into_iter().flat_map(|part| leaves(part, &whole)).collect()
         }
+        [Flat::Colon, Flat::Mark('*')] | [Flat::Mark('*')] => vec![(whole, "*".into())],
         [Flat::Name(keyword), Flat::Name(alias)] if keyword == "as" => vec![(whole, alias.clone())],
         _ => {
             let mut whole = whole;
@@ -324,6 +333,13 @@ pub(crate) fn group_len(tokens: &[Flat]) -> usize {
         }
     }
     tokens.len()
+}
+
+#[test]
+fn globs_are_found_at_any_depth() {
+    let text = "use crate::*; fn f() { use super::{low::{self, *}, high::Name, Kind::*}; } \
+                #[cfg(test)] mod t { use super::*; }";
+    assert_eq!(Module::read(text, false).unwrap().globs, ["crate", "super::low"]);
 }
 
 #[test]
