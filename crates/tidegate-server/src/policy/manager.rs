@@ -21,6 +21,9 @@ use crate::check::{ActivePolicy, CheckService};
 use crate::observe::metrics::Metrics;
 use crate::tls::ReloadableTls;
 
+/// Polls without a reply after which the copy counts as out of date.
+pub(super) const MAX_FAILED_POLLS: u32 = 4;
+
 /// Keeps the policy of a service up to date with its sources, run-time rules and overrides.
 pub struct PolicyManager {
     pub(super) service: Arc<CheckService>,
@@ -291,7 +294,7 @@ impl PolicyManager {
         PolicyStatus {
             loaded_at: state.loaded_at,
             error: state.error.clone(),
-            runtime: self.runtime_problem(&state),
+            runtime: state.runtime_problem(self.store.is_shared()),
         }
     }
 
@@ -301,6 +304,28 @@ impl PolicyManager {
 }
 
 impl ManagerState {
+    /// What is wrong with run-time rules and overrides. Names rules, and no keys: the health
+    /// endpoint is public.
+    fn runtime_problem(&self, is_shared: bool) -> Option<String> {
+        if is_shared && self.runtime.copy.contact().is_none() {
+            return Some("run-time rules unknown: no reply from the store yet".into());
+        }
+        if self.failed_polls >= MAX_FAILED_POLLS {
+            return Some("run-time rules may be out of date: no reply from the store".into());
+        }
+        if let Some(error) = &self.copy_file_error {
+            return Some(format!("run-time file not written: {error}"));
+        }
+        if let Some(conflict) = &self.conflict {
+            return Some(format!("run-time rules conflict with the policy file: {conflict}"));
+        }
+        let faults = self.runtime.faults.keys().chain(&self.runtime.unreadable);
+        let mut faults: Vec<String> = faults.map(|name| kind(name)).collect();
+        faults.dedup();
+        (!faults.is_empty())
+            .then(|| format!("cannot be used by this version: {}", faults.join(", ")))
+    }
+
     /// All layers, with other run-time rules and overrides.
     pub(super) fn layers<'a>(&'a self, runtime: &'a RuntimeLayers) -> PolicyLayers<'a> {
         let Self { settings, file, envoy, .. } = self;
@@ -316,6 +341,14 @@ impl ManagerState {
                 info!(field, by, "override ended");
             }
         }
+    }
+}
+
+fn kind(name: &str) -> String {
+    match FieldName::read(name) {
+        Some(FieldName::Rule(rule)) => format!("run-time rule {rule}"),
+        Some(FieldName::Override(rule, _)) => format!("an override of rule {rule}"),
+        None => "a field of another kind".into(),
     }
 }
 

@@ -14,17 +14,14 @@ use tidegate_redis::{RuntimeHash, RuntimeVersion};
 use tracing::{error, info, warn};
 
 use super::layers::RuntimeLayers;
-use super::manager::{ManagerState, PolicyManager};
+use super::manager::{MAX_FAILED_POLLS, ManagerState, PolicyManager};
 use super::runtime::copy_file::CopyFile;
-use super::runtime::field::FieldName;
 use crate::shutdown::Shutdown;
 
 /// The mean time between two polls.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// How long a server waits before it offers a repair again.
 const REPAIR_INTERVAL: Micros = Micros::from_secs(5);
-/// Polls without a reply after which the copy counts as out of date.
-const MAX_FAILED_POLLS: u32 = 4;
 /// The largest difference of the estimated clock offset that is ignored, in microseconds.
 const MAX_OFFSET_ERROR: i64 = 100_000;
 
@@ -230,28 +227,6 @@ impl PolicyManager {
         }
         self.state().copy_file_error = result.err().map(|error| error.to_string());
     }
-
-    /// What is wrong with run-time rules and overrides. Names rules, and no keys: the health
-    /// endpoint is public.
-    pub(super) fn runtime_problem(&self, state: &ManagerState) -> Option<String> {
-        if self.store.is_shared() && state.runtime.copy.contact().is_none() {
-            return Some("run-time rules unknown: no reply from the store yet".into());
-        }
-        if state.failed_polls >= MAX_FAILED_POLLS {
-            return Some("run-time rules may be out of date: no reply from the store".into());
-        }
-        if let Some(error) = &state.copy_file_error {
-            return Some(format!("run-time file not written: {error}"));
-        }
-        if let Some(conflict) = &state.conflict {
-            return Some(format!("run-time rules conflict with the policy file: {conflict}"));
-        }
-        let faults = state.runtime.faults.keys().chain(&state.runtime.unreadable);
-        let mut faults: Vec<String> = faults.map(|name| kind(name)).collect();
-        faults.dedup();
-        (!faults.is_empty())
-            .then(|| format!("cannot be used by this version: {}", faults.join(", ")))
-    }
 }
 
 /// One line for each change that is in force now.
@@ -261,14 +236,6 @@ pub(super) fn log_applied(state: &ManagerState, changed: &[String]) {
         let Some(field) = state.runtime.copy.get(name) else { continue };
         let (by, stamp) = (&field.by, field.stamp.to_string());
         info!(field = name, by, stamp, "run-time change applied");
-    }
-}
-
-fn kind(name: &str) -> String {
-    match FieldName::read(name) {
-        Some(FieldName::Rule(rule)) => format!("run-time rule {rule}"),
-        Some(FieldName::Override(rule, _)) => format!("an override of rule {rule}"),
-        None => "a field of another kind".into(),
     }
 }
 

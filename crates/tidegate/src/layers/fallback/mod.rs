@@ -15,6 +15,7 @@ use tidegate_core::{Micros, Verdict, Wait};
 
 pub use self::caller_deadline::CallerDeadline;
 pub use self::fleet_size::FleetSize;
+use self::mirror::mirror;
 use crate::engine::check_ttl;
 use crate::{
     Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, Health, HoldKind,
@@ -135,7 +136,9 @@ impl<E: Engine> Fallback<E> {
         let error = match result {
             Err(error) if error.refusal().is_none() => error,
             result => {
-                result.iter().for_each(|decision| self.mirror(&call, decision));
+                if let (true, Ok(decision)) = (self.mirrors, &result) {
+                    mirror(&self.local, &self.fleet, &call, decision);
+                }
                 return result;
             }
         };
