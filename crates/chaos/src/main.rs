@@ -7,18 +7,18 @@
 //! - `log` records every decision as its caller saw it. `load` sends checks.
 //! - `checker` checks the log, and does not import the limiter.
 //! - `stack` builds the layers as the server does.
-//! - `proxy` stands between limiter and Redis and delays, drops or closes. `isolated` is a Redis in
-//!   its own network namespace. `process` reads the memory of this process.
+//! - `proxy` stands between limiter and Redis and delays, drops or closes. `isolated_redis`: a
+//!   Redis in its own network namespace. `process_memory`: of this process.
 //! - `table`: figures and their bounds. `faults`: one file per fault; each returns a table.
 
 #![expect(clippy::unwrap_used, reason = "a harness that cannot continue stops")]
 
 mod checker;
 mod faults;
-mod isolated;
+mod isolated_redis;
 mod load;
 mod log;
-mod process;
+mod process_memory;
 mod proxy;
 mod stack;
 mod table;

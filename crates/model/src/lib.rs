@@ -8,7 +8,8 @@
 //! - `counting_allocator`: [`CountingAllocator`]. `run_size`: how many cases a test tries. `rng`:
 //!   random numbers of a trace. `calendar`: days, weeks and months.
 //! - `spec`: [`Spec`], a limit as plain numbers, which decides by itself which limits are invalid.
-//!   `random_limit` draws limits over the whole domain, `flips` limits that take turns.
+//!   `random_limit` draws limits over the whole domain, `alternating_limits` those that take
+//!   turns.
 //! - `consumption`: the algorithms. `carry`: changed limits.
 //! - `cell`: [`ModelCell`] and [`CellState`], one limit on one key. Every event is stored and
 //!   replayed for every call. `entries`: [`EntriesCell`], several limits on one key, as in Redis.
@@ -21,6 +22,7 @@
 #![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
 #![expect(clippy::unwrap_used, reason = "test support: it panics where a test would")]
 
+mod alternating_limits;
 mod calendar;
 mod carry;
 mod cell;
@@ -30,7 +32,6 @@ mod counting_allocator;
 mod engine;
 mod entries;
 mod expected;
-mod flips;
 mod random_limit;
 mod rng;
 mod run;

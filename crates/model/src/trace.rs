@@ -2,8 +2,8 @@
 
 use tidegate_core::{Expiry, Wait};
 
+use crate::alternating_limits::AlternatingLimits;
 use crate::cell::CellState;
-use crate::flips::Flips;
 use crate::spec::{MAX, WindowKind};
 use crate::{
     CellUses, ChangeModel, ExpectedWorld, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp,
@@ -81,7 +81,7 @@ pub(crate) struct Trace {
     holds: bool,
     charging_holds: bool,
     changes: bool,
-    flips: Option<Flips>,
+    flips: Option<AlternatingLimits>,
     /// Was the last call a change of the limit?
     has_flipped: bool,
     reset_next: Vec<usize>,
@@ -127,7 +127,8 @@ impl Trace {
         let held = specs.iter().any(|spec| matches!(spec, Spec::Concurrency { .. }));
         let changes = changes && (profile.changes_with_holds || !held);
         let is_shared = profile.model != ChangeModel::Ordered;
-        let flips = (changes && is_shared).then(|| Flips::new(&mut rng, &specs, profile.returns));
+        let flips = (changes && is_shared)
+            .then(|| AlternatingLimits::new(&mut rng, &specs, profile.returns));
         // A system that orders limits keeps less, and reports a settled hold under the newest.
         let is_plain = flips.is_some() && !profile.returns;
         let steps_back = steps_back && !is_plain;

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::error::CliError;
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ServerUrl {

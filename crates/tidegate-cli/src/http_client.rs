@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::endpoint::{ConnectError, ServerEndpoint, ServerUrl, TargetProtocol};
 use crate::error::CliError;
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 use tidegate_server::internal::transport::auth::AuthTokens;
 
 pub(crate) struct ServerClient {

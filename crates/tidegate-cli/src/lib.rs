@@ -11,8 +11,8 @@
 //! Each module imports only modules above it in this list.
 //!
 //! - `error`: exit status. `output`: standard output and standard error. `table`: text tables.
-//! - `tls`, `store_args`: common arguments. `endpoint`: connections to a listener. `http_client`:
-//!   calls to a server. `subject`: the rule and key of a command.
+//! - `tls_args`, `store_args`: common arguments. `endpoint`: connections to a listener.
+//!   `http_client`: calls to a server. `subject_args`: the rule and key of a command.
 //! - `bench`: load generator. `replay`: access logs against policies. `progress` of both.
 //! - `commands`: one file per command.
 
@@ -25,9 +25,9 @@ mod output;
 mod progress;
 mod replay;
 mod store_args;
-mod subject;
+mod subject_args;
 mod table;
-mod tls;
+mod tls_args;
 
 use std::process::ExitCode;
 

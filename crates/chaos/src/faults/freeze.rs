@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::options::Options;
 use super::scenario::{BOUND, SECOND, Scenario, judge_return, report_transitions, took};
-use crate::isolated::{IsolatedRedis, LinkState};
+use crate::isolated_redis::{IsolatedRedis, LinkState};
 use crate::stack::{Setup, StoreTransition};
 use crate::table::FigureTable;
 use testkit::redis::RedisServer;

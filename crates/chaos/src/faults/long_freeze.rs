@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep};
 use super::options::Options;
 use super::scenario::{BOUND, SECOND, Scenario, report_transitions};
 use crate::log::micros;
-use crate::process::memory;
+use crate::process_memory::memory;
 use crate::proxy::Proxy;
 use crate::stack::{Setup, StoreTransition};
 use crate::table::FigureTable;

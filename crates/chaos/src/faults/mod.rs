@@ -1,4 +1,5 @@
-//! The faults, one file each. Imports: checker, isolated, load, log, process, proxy, stack, table.
+//! The faults, one file each. Imports: checker, isolated_redis, load, log, process_memory, proxy,
+//! stack, table.
 //!
 //! - `scenario`: load before, during and after a fault, and the figures that every fault reports.
 //! - `kill`, `freeze`, `long_freeze`, `slow`, `redis_starts_late`: an unavailable or slow Redis.

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::options::Options;
 use super::scenario::{BOUND, SECOND, SLACK, Scenario, first_by_store, report_transitions, span};
-use crate::process::memory;
+use crate::process_memory::memory;
 use crate::proxy::{Proxy, ProxyMode};
 use crate::stack::{DEADLINE, Setup};
 use crate::table::FigureTable;

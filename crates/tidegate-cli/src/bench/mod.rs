@@ -1,5 +1,5 @@
 //! Load generator: sends requests to a target, open or closed loop, and measures latency. Imports:
-//! endpoint, table, tls.
+//! endpoint, table, tls_args.
 
 mod address;
 mod client;

@@ -20,7 +20,7 @@ use super::client::store::{LimitedStore, StoreClient};
 use super::request_template::{BenchKeys, RequestTemplate};
 use super::workload::{Workload, WorkloadTarget};
 use crate::endpoint::{ServerEndpoint, ServerUrl, TargetProtocol};
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 use tidegate_config::ServerSettings;
 use tidegate_server::internal::store::StoreError;
 

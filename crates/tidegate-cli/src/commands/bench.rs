@@ -15,7 +15,7 @@ use crate::endpoint::{ServerUrl, TargetProtocol};
 use crate::error::{CliError, ExitStatus};
 use crate::output::{escape_control, print};
 use crate::progress::ProgressLine;
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 use tidegate_server::internal::transport::auth::AuthTokens;
 use tidegate_server::internal::transport::listener::open_files::max_connections;
 

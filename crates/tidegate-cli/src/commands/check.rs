@@ -8,7 +8,7 @@ use tidegate::{Micros, Span};
 
 use crate::error::{CliError, ExitStatus};
 use crate::output::print_line;
-use crate::subject::{Backend, CheckSubject, SubjectArgs};
+use crate::subject_args::{Backend, CheckSubject, SubjectArgs};
 use tidegate_server::internal::check::Operation;
 use tidegate_server::internal::transport::http::decision_json;
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::commands::inspect_reset;
 use crate::error::{CliError, ExitStatus};
 use crate::output::print_line;
-use crate::subject::{Backend, SubjectArgs, query};
+use crate::subject_args::{Backend, SubjectArgs, query};
 use tidegate_server::internal::check::explain::{
     DescribedRequest, Explanation, explain, explain_request,
 };

@@ -9,7 +9,7 @@ use tidegate::Micros;
 use crate::error::{CliError, ExitStatus};
 use crate::http_client::ServerClient;
 use crate::output::{print_error, print_line};
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\

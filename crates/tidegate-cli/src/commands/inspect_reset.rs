@@ -7,7 +7,7 @@ use tidegate::Micros;
 use super::check;
 use crate::error::{CliError, ExitStatus};
 use crate::output::print_line;
-use crate::subject::{Backend, CheckSubject, SubjectArgs};
+use crate::subject_args::{Backend, CheckSubject, SubjectArgs};
 use tidegate_server::internal::check::{CheckError, CheckService, Operation};
 use tidegate_server::internal::transport::http::{decision_json, inspection_json};
 

@@ -1,5 +1,5 @@
 //! Commands: arguments and output of each subcommand. Imports: bench, endpoint, error,
-//! http_client, output, progress, replay, store_args, subject, table, tls.
+//! http_client, output, progress, replay, store_args, subject_args, table, tls_args.
 
 pub(crate) mod bench;
 pub(crate) mod check;

@@ -7,8 +7,8 @@ use super::inspect_reset::{list, text};
 use crate::error::{CliError, ExitStatus};
 use crate::http_client::ServerClient;
 use crate::output::print_line;
-use crate::subject::query;
-use crate::tls::TlsArgs;
+use crate::subject_args::query;
+use crate::tls_args::TlsArgs;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\

@@ -11,8 +11,8 @@ use tidegate::policy::Enforcement;
 use tidegate::{Decision, EngineError, Micros, Op, Plan, Refusal, RuleLimit, Sleep, Slot};
 
 use super::body::RequestGuard;
-use super::decider::{Decider, DecisionEvent, HeaderMode, OnEngineError};
 use super::denial::{Denial, DenialReason};
+use super::settings::{Decider, DecisionEvent, HeaderMode, OnEngineError};
 use super::settlement::{CostMeter, Settlement};
 use crate::headers::RateLimitHeaders;
 use crate::policy_names::PolicyNames;

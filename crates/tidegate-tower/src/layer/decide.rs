@@ -15,8 +15,8 @@ use tidegate::{
 };
 
 use super::admission::Admission;
-use super::decider::{Decider, RuleSelection};
 use super::denial::DenialReason;
+use super::settings::{Decider, RuleSelection};
 use crate::extract::{PolicyRequest, TrustedProxies, normalize_host, normalize_path};
 use crate::key::{ClientIp, ExtractKey, KeyBuilder, KeyDefect, peer};
 

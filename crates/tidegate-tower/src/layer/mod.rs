@@ -1,7 +1,7 @@
 //! The inbound layer: decides about each request to a service. Imports: extract, headers, key,
 //! policy_names, problem.
 //!
-//! - `decider` holds the settings of a layer; `decide` finds key and cost and calls the limiter;
+//! - `settings` holds the settings of a layer; `decide` finds key and cost and calls the limiter;
 //!   `admission` turns the decision into a pass or a denial.
 //! - `service` and `future` implement tower's traits.
 //! - `denial` builds the response to a denied request; `grpc` builds it for gRPC.
@@ -11,12 +11,12 @@
 mod admission;
 mod body;
 mod decide;
-mod decider;
 mod denial;
 mod future;
 mod grpc;
 mod keyed_rule;
 mod service;
+mod settings;
 mod settlement;
 
 use std::fmt;
@@ -31,12 +31,12 @@ use tidegate::{Fraction, Limiter, Refusal, Rule};
 use tower_layer::Layer;
 
 pub use self::body::{LimitedBody, RequestGuard, ResponseBody};
-use self::decider::{Decider, HeaderMode, RuleSelection};
-pub use self::decider::{DecisionEvent, OnEngineError};
 pub use self::denial::{Denial, DenialReason};
 pub use self::future::ResponseFuture;
 pub use self::keyed_rule::KeyedRule;
 pub use self::service::{AnyBody, AnyBodyFuture, RateLimit};
+use self::settings::{Decider, HeaderMode, RuleSelection};
+pub use self::settings::{DecisionEvent, OnEngineError};
 pub use self::settlement::{CostMeter, Settlement};
 use crate::extract::TrustedProxies;
 use crate::headers::HeaderStyle;

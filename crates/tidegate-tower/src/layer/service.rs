@@ -13,8 +13,8 @@ use tower_service::Service;
 
 use super::admission::Admission;
 use super::body::{LimitedBody, ResponseBody};
-use super::decider::Decider;
 use super::future::ResponseFuture;
+use super::settings::Decider;
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 #[derive(Clone)]

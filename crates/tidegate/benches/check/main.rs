@@ -16,18 +16,18 @@
 //! # Layout
 //!
 //! - `contenders`: the limiters compared. `keys`: their keys, generated beforehand.
-//! - `rounds`: contenders take turns. `versus`: all contenders in all cases. `algorithms`:
+//! - `rounds`: contenders take turns. `comparison`: all contenders in all cases. `algorithms`:
 //!   Tidegate's algorithms.
 //! - `bytes`: memory per key. `flood`: more keys than fit in memory.
 #![expect(clippy::unwrap_used, reason = "a benchmark")]
 
 mod algorithms;
 mod bytes;
+mod comparison;
 mod contenders;
 mod flood;
 mod keys;
 mod rounds;
-mod versus;
 
 use std::io::Write as _;
 
@@ -38,7 +38,7 @@ static COUNTING: CountingAllocator = CountingAllocator;
 
 fn main() {
     let plan = Plan::from_arguments();
-    versus::run(&plan);
+    comparison::run(&plan);
     algorithms::run(&plan);
     bytes::run(&plan);
     flood::run(&plan);

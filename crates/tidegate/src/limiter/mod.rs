@@ -1,8 +1,8 @@
 //! The interface for programs. Imports: clock, engine, fingerprint, key, memory, network, policy.
 //!
 //! - `check`, `update`: builders of a check and of an update. `wait`: waiting until a check can
-//!   pass. `wait_queue`: FIFO queues of waiting callers. `line_filter`, `lines`: keys that others
-//!   wait for. `plain_check`: checks of such keys. `poll_once`: futures that are ready.
+//!   pass. `wait_queue`: FIFO queues of waiting callers. `waiter_filter`, `wait_hashes`: keys that
+//!   others wait for. `plain_check`: checks of such keys. `poll_once`: futures that are ready.
 //! - `reservation`: permits reserved, then committed or cancelled. `hold_guard`: hold that is
 //!   settled on drop. `hold_settlement`: the end of a hold, sent until the store confirms it.
 //!   `settlement_counts`: those that it did not confirm.
@@ -19,8 +19,6 @@ mod enter;
 mod global;
 mod hold_guard;
 mod hold_settlement;
-mod line_filter;
-mod lines;
 mod plain_check;
 mod poll_once;
 mod reservation;
@@ -29,7 +27,9 @@ mod settlement_counts;
 mod slot;
 mod update;
 mod wait;
+mod wait_hashes;
 mod wait_queue;
+mod waiter_filter;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,12 +40,12 @@ use tidegate_core::{Cost, Limit};
 pub use self::check::Check;
 pub use self::enter::{Enter, Entered};
 pub use self::global::GlobalInUse;
-use self::lines::line_of_charge;
 pub use self::reservation::{Reservation, Reserve};
 pub use self::settlement::Settled;
 use self::settlement_counts::SettlementCounts;
 pub use self::slot::Slot;
 pub use self::update::Update;
+use self::wait_hashes::line_of_charge;
 use self::wait_queue::WaitQueues;
 use crate::engine::Refusal;
 use crate::key::Fingerprints;

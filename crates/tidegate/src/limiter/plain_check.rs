@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Limiter;
 use super::check::Check;
-use super::lines::line_of;
 use super::poll_once::poll_once;
 use super::wait::denied;
+use super::wait_hashes::line_of;
 use super::wait_queue::PlainTurn;
 use crate::engine::Refusal;
 use crate::fingerprint::fingerprint;

@@ -10,7 +10,7 @@ use tidegate_core::{Micros, Wait};
 
 use super::check::Check;
 use super::hold_guard::HoldGuard;
-use super::lines::{line_of, lines_of};
+use super::wait_hashes::{line_of, lines_of};
 use super::wait_queue::QueueTicket;
 use super::{Limited, Limiter};
 use crate::engine::Refusal;

@@ -8,12 +8,12 @@ use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
-use super::line_filter::LineFilter;
+use super::waiter_filter::WaiterFilter;
 
 /// All queues of a limiter.
 pub(super) struct WaitQueues {
     queues: Mutex<QueueTable>,
-    lines: LineFilter,
+    lines: WaiterFilter,
     /// Most waiters of one queue.
     max_per_key: AtomicUsize,
     /// Waiters of all queues.
@@ -38,7 +38,7 @@ struct WaitQueue {
     tickets: u64,
     /// What the first waiter waits for, as in [`QueueTable::by_line`].
     waits_for: SmallVec<[u64; 4]>,
-    /// Set while the first waiter is short of permits that recover with time: see [`LineFilter`].
+    /// Set while the first waiter is short of permits that recover with time: see [`WaiterFilter`].
     line: Option<u64>,
     /// Permits that plain checks may take.
     credit: u64,
@@ -180,7 +180,7 @@ impl Default for WaitQueues {
     fn default() -> Self {
         Self {
             queues: Mutex::default(),
-            lines: LineFilter::default(),
+            lines: WaiterFilter::default(),
             max_per_key: AtomicUsize::new(Self::MAX_PER_KEY),
             waiting: AtomicUsize::new(0),
             refused: AtomicU64::new(0),

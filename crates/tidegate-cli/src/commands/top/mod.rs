@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::error::{CliError, ExitStatus};
 use crate::http_client::ServerClient;
 use crate::output::{escape_control, has_colours, print_error};
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 use screen::{KeyPress, Screen};
 use stream::{SnapshotSource, StreamUpdate};
 use tidegate_server::internal::observe::traffic::TrafficSnapshot;

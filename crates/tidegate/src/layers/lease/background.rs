@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::account::{LoanRequest, StoreWork};
-use super::accounts::Accounts;
+use super::account_table::Accounts;
 use super::constants;
 use super::loan::{EndedLoan, Loan};
 use crate::engine::Refusal;

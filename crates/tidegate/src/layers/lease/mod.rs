@@ -2,11 +2,11 @@
 //!
 //! - `account`: loans and demand of one key; when to borrow. `loan`: permits borrowed for one key.
 //!   `demand`: permits a key spends per 250 ms. `constants`: durations and sizes.
-//! - `accounts`: fixed-size table of accounts. `background`: background calls: borrow, settle,
+//! - `account_table`: fixed-size table of accounts. `background`: background calls: borrow, settle,
 //!   sweep.
 
 mod account;
-mod accounts;
+mod account_table;
 mod background;
 mod constants;
 mod demand;

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::http_client::ServerClient;
 use crate::output::print_error;
 use crate::store_args::StoreArgs;
-use crate::tls::TlsArgs;
+use crate::tls_args::TlsArgs;
 use tidegate_config::PolicyLoader;
 use tidegate_server::internal::check::{CheckError, CheckService};
 use tidegate_server::internal::observe::metrics::Metrics;

@@ -3,7 +3,7 @@
 use crate::{Spec, TraceRng};
 
 /// Limits of a cell that take turns.
-pub(crate) struct Flips {
+pub(crate) struct AlternatingLimits {
     /// For each cell two to four limits, or one that does not change.
     limits: Vec<Vec<Spec>>,
     /// A call in so many changes the limit: every one, some, or few.
@@ -12,7 +12,7 @@ pub(crate) struct Flips {
     by_turns: bool,
 }
 
-impl Flips {
+impl AlternatingLimits {
     pub(crate) fn new(rng: &mut TraceRng, specs: &[Spec], returns: bool) -> Self {
         let limits = specs.iter().map(|spec| {
             let mut limits = vec![*spec];

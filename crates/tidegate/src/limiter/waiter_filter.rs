@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// The queues whose first waiter is short of permits, for checks of other keys: they read one
 /// counter, and a second one while there are such queues. That is found by a hash of the first
 /// limit and key, the line: unlike a fingerprint of all of them, it takes a few nanoseconds.
-pub(super) struct LineFilter {
+pub(super) struct WaiterFilter {
     count: AtomicUsize,
     /// Lines share counters.
     counters: Box<[AtomicU32]>,
 }
 
-impl LineFilter {
+impl WaiterFilter {
     const COUNTERS: usize = 1 << 10;
 
     /// Whether there is any line.
@@ -43,7 +43,7 @@ impl LineFilter {
     }
 }
 
-impl Default for LineFilter {
+impl Default for WaiterFilter {
     fn default() -> Self {
         let counters = (0..Self::COUNTERS).map(|_| AtomicU32::new(0)).collect();
         Self { count: AtomicUsize::new(0), counters }
