@@ -777,8 +777,15 @@ async fn a_lost_secret_is_stored_again_by_an_engine_that_knows_it() {
         decide_allowed(&old, Op::Check, &[(&rule, "subject", 1)]).await;
     }
     store.command::<()>(&["FLUSHALL"]);
-    // The engine checks the stored secret every second.
-    tokio::time::sleep(Duration::from_millis(1_050)).await;
+    // The engine checks the stored secret with the first call of every second.
+    timeout(TIMEOUT, async {
+        while !store.all_keys().iter().any(|name| name.ends_with(":secret")) {
+            decide(&old, Op::Peek, &[(&rule, "subject", 1)], None).await.unwrap();
+            sleep(MOMENT).await;
+        }
+    })
+    .await
+    .unwrap();
     decide_allowed(&old, Op::Check, &[(&rule, "subject", 1)]).await;
     let new = store.engine();
     let decision = decide_allowed(&new, Op::Check, &[(&rule, "subject", 1)]).await;
