@@ -156,15 +156,21 @@ async fn a_retry_after_the_wait_passes_and_a_microsecond_earlier_does_not() {
     }
 }
 
-/// Waits two seconds in real time.
+/// Waits up to two seconds in real time, as long as the response asks for.
 #[tokio::test]
 async fn on_the_system_clock_a_retry_after_the_seconds_passes() {
     let limiter = Limiter::new(Memory::default(), "1/2s".parse().unwrap());
     let server = TestServer::behind(RateLimitLayer::new(limiter, Global)).await;
-    assert_eq!(server.get("/").await.status, 200);
-    let denied = server.get("/").await;
-    assert_eq!((denied.status, denied.header("retry-after").as_deref()), (429, Some("2")));
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // On a busy machine a second request may come late enough to pass.
+    let denied = loop {
+        let response = server.get("/").await;
+        if response.status != 200 {
+            break response;
+        }
+    };
+    let seconds = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!(denied.status == 429 && (1..=2).contains(&seconds), "{seconds} s");
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
     assert_eq!(server.get("/").await.status, 200);
 }
 
