@@ -1,9 +1,10 @@
 //! Runs the console blocks of a Markdown page, and compares what they print.
 //!
 //! In a `console` block, a line that begins with `$ ` is a command, continued while lines end with
-//! `\`. The lines up to the next command are its output: `..` stands for any text in a line, and
-//! a line `..` for any lines. All commands of a page run in one bash. A command that ends with ` &`
-//! is a server: its output is not compared, and the next command waits until it listens.
+//! `\` or a quotation by `'` is open. The lines up to the next command are its output: `..` stands
+//! for any text in a line, a line `..` for any lines, and what follows `  # ` is a comment. All
+//! commands of a page run in one bash. A command that ends with ` &` is a server: its output is not
+//! compared, and the next command waits until it listens.
 
 use std::fs;
 use std::io::Write as _;
@@ -35,6 +36,7 @@ pub struct ConsoleBlocks {
     awaited: Vec<u16>,
     path: String,
     variables: Vec<(String, String)>,
+    skipped: Vec<String>,
 }
 
 impl ConsoleBlocks {
@@ -63,7 +65,8 @@ impl ConsoleBlocks {
         let path = std::env::var("PATH").unwrap_or_default();
         let system = SYSTEM_FOLDERS.join(":");
         let path = format!("{}:{path}:{system}", folder.path("bin").display());
-        Self { folder, ports: all, _reserved: reserved, awaited, path, variables: Vec::new() }
+        let (variables, skipped) = (Vec::new(), Vec::new());
+        Self { folder, ports: all, _reserved: reserved, awaited, path, variables, skipped }
     }
 
     /// Adds a program under the name that the page uses.
@@ -78,6 +81,13 @@ impl ConsoleBlocks {
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         let value = self.with_used_ports(value);
         self.variables.push((name.to_string(), value));
+        self
+    }
+
+    /// Does not run these commands, which the page must have.
+    #[must_use]
+    pub fn skip(mut self, commands: &[&str]) -> Self {
+        self.skipped = commands.iter().map(|command| self.with_used_ports(command)).collect();
         self
     }
 
@@ -116,8 +126,12 @@ impl ConsoleBlocks {
 
     /// Runs all blocks of the page. Panics if a command prints something else than documented.
     pub fn run(&self, page: &str) {
-        let examples = examples(&self.with_used_ports(page));
-        assert!(!examples.is_empty(), "the page has no console block");
+        let mut examples = examples(&self.with_used_ports(page));
+        for skipped in &self.skipped {
+            assert!(examples.iter().any(|e| e.command == *skipped), "not on the page: {skipped}");
+        }
+        examples.retain(|example| !self.skipped.contains(&example.command));
+        assert!(!examples.is_empty(), "the page has no command to run");
         if examples.iter().any(|example| example.command.contains("tidegate ")) {
             let ports = TIDEGATE_PORTS.map(|port| self.with_used_ports(&port.to_string()));
             let file = self.folder.write("bin/tidegate", &tidegate_on(&ports));
@@ -171,7 +185,7 @@ impl ConsoleBlocks {
                 is_started = false;
             }
         }
-        script
+        script + if is_started { "listening\n" } else { "" }
     }
 }
 
@@ -197,7 +211,7 @@ fn tidegate_on([http, resp, grpc]: &[String; 3]) -> String {
          case $1 in\n\
          serve) add --http 127.0.0.1:{http}; add --resp 127.0.0.1:{resp}; \
          add --grpc 127.0.0.1:{grpc} ;;\n\
-         check | explain | inspect | reset | override | health)\n    \
+         check | explain | inspect | reset | override | health | top)\n    \
          case \" $* \" in *\" --store \"*) ;; *) add --server http://127.0.0.1:{http} ;; esac ;;\n\
          esac\n\
          exec {program} \"${{all[@]}}\"\n"
@@ -235,6 +249,11 @@ struct Example {
     expected: Vec<String>,
 }
 
+/// The commands of a page.
+pub fn commands(page: &str) -> Vec<String> {
+    examples(page).into_iter().map(|example| example.command).collect()
+}
+
 fn examples(page: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let (mut is_console, mut is_continued) = (false, false);
@@ -248,17 +267,23 @@ fn examples(page: &str) -> Vec<Example> {
         }
         if let Some(command) = line.strip_prefix("$ ") {
             examples.push(Example { command: command.to_string(), expected: Vec::new() });
-            is_continued = command.ends_with('\\');
+            is_continued = is_unfinished(command);
         } else if let Some(last) = examples.last_mut() {
             if is_continued {
                 last.command += &format!("\n{line}");
-                is_continued = line.ends_with('\\');
+                is_continued = is_unfinished(&last.command);
             } else {
-                last.expected.push(line.to_string());
+                let output = line.split_once("  # ").map_or(line, |(output, _)| output);
+                last.expected.push(output.to_string());
             }
         }
     }
     examples
+}
+
+/// Whether the next line belongs to the command.
+fn is_unfinished(command: &str) -> bool {
+    command.ends_with('\\') || command.matches('\'').count() % 2 == 1
 }
 
 /// Whether a program has printed what a page shows, spaces at the ends of lines apart.
@@ -293,12 +318,12 @@ mod tests {
 
     #[test]
     fn commands_and_their_outputs_are_found() {
-        let page = "text\n```sh\n$ no\n```\n```console\n$ a \\\n    b\none\n$ c &\n$ d\n\n```\n";
+        let page = "text\n```sh\n$ no\n```\n```console\n$ a \\\n    b\none\n$ c &\n$ d\n\n\
+                    $ e '{\n}'\n1  # first\n```\n";
+        assert_eq!(commands(page), ["a \\\n    b", "c &", "d", "e '{\n}'"]);
         let found = examples(page);
-        let commands: Vec<&str> = found.iter().map(|example| &*example.command).collect();
-        assert_eq!(commands, ["a \\\n    b", "c &", "d"]);
-        assert_eq!(found[0].expected, ["one"]);
-        assert_eq!(found[2].expected, [""]);
+        let outputs: Vec<_> = found.iter().map(|example| example.expected.join("\n")).collect();
+        assert_eq!(outputs, ["one", "", "", "1"]);
     }
 
     #[test]
@@ -328,6 +353,7 @@ mod tests {
             awaited: vec![],
             path: String::new(),
             variables: vec![],
+            skipped: vec![],
         };
         assert_eq!(blocks.with_used_ports("8080 80801 :9000/18080"), "1 80801 :2/18080");
     }
