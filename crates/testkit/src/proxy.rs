@@ -1,4 +1,4 @@
-//! Real proxies in front of the server, configured as in the documentation.
+//! Real proxies in front of the server, configured as in the recipes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -37,12 +37,13 @@ impl ProxyProgram {
         }
     }
 
-    /// Language tag of the code block in the documentation.
-    fn language(self) -> &'static str {
-        match self {
-            Self::Nginx => "nginx",
-            Self::Caddy => "caddyfile",
-        }
+    /// The file of its recipe that configures the site.
+    fn site(self) -> PathBuf {
+        let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/recipes");
+        recipes.join(match self {
+            Self::Nginx => "nginx/site.conf",
+            Self::Caddy => "caddy/Caddyfile",
+        })
     }
 
     /// Path of the installed program.
@@ -56,11 +57,11 @@ impl ProxyProgram {
 }
 
 impl ProxyProcess {
-    /// Starts the proxy with its code block from the documentation; only ports are replaced.
-    /// `None`, and a line on stderr, if the program is missing or disabled.
+    /// Starts the proxy as its recipe configures it; only ports are replaced, and timeouts that are
+    /// too short for a busy machine. `None`, and a line on stderr, if the program is missing or
+    /// disabled.
     pub fn start(
         program: ProxyProgram,
-        documentation: &str,
         server: &ServerProcess,
         upstream: &ProxyUpstream,
     ) -> Option<Self> {
@@ -71,8 +72,9 @@ impl ProxyProcess {
             (_, Some(path)) => path,
         };
         let address = free_address();
-        let block = block(documentation, program.language()).expect("a block in the documentation");
-        let replaced = block
+        let site = std::fs::read_to_string(program.site()).expect("a recipe");
+        let replaced = site
+            .replace("_timeout 1s", "_timeout 60s")
             .replace("8000", &address.port().to_string())
             .replace("127.0.0.1:8080", &server.http.to_string())
             .replace("127.0.0.1:9000", &upstream.address.to_string());
@@ -85,8 +87,7 @@ impl ProxyProcess {
                 command.arg("-p").arg(folder.path("")).arg("-c").arg(file).args(["-e", "stderr"]);
             }
             ProxyProgram::Caddy => {
-                let text = format!("{{\n    admin off\n}}\n{replaced}");
-                let file = folder.write("Caddyfile", &text);
+                let file = folder.write("Caddyfile", &replaced);
                 command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
                 command.env("HOME", folder.path("")).env("XDG_DATA_HOME", folder.path("data"));
             }
@@ -145,7 +146,7 @@ fn collect_lines(stderr: impl Read + Send + 'static) -> Arc<Mutex<Vec<String>>> 
     log
 }
 
-/// Wraps a `server` block so that nginx runs in the foreground, in its own folder.
+/// Wraps a site so that nginx runs in the foreground, in its own folder.
 fn nginx_config(folder: &Path, block: &str) -> String {
     let folder = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -164,13 +165,6 @@ pub fn traefik_path() -> Option<PathBuf> {
         skip("traefik", "not installed, and cannot be had with pip");
     }
     found
-}
-
-/// The first code block with this language tag.
-pub fn block<'a>(documentation: &'a str, language: &str) -> Option<&'a str> {
-    let start = format!("```{language}\n");
-    let (_, rest) = documentation.split_once(&*start)?;
-    Some(rest.split_once("\n```")?.0)
 }
 
 fn free_address() -> SocketAddr {

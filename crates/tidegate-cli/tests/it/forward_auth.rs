@@ -1,12 +1,10 @@
-//! Forward-auth: direct requests, and real proxies configured as in the documentation.
+//! Forward-auth: direct requests, and real proxies configured as in their recipes.
 use std::io::Write as _;
 use std::net::Ipv4Addr;
 
 use serde_json::json;
-use testkit::proxy::{ProxyProcess, ProxyProgram, ProxyUpstream, block};
+use testkit::proxy::{ProxyProcess, ProxyProgram, ProxyUpstream};
 use testkit::server::{ServerProcess, ServerResponse};
-
-const DOCUMENTATION: &str = include_str!("../../../../docs/use/forward-auth.md");
 
 const POLICY: &str = r#"
 rules:
@@ -298,15 +296,18 @@ fn caddy_checks_before_it_forwards_a_request() {
     behind(ProxyProgram::Caddy);
 }
 
+const LOGIN: &str = r#"
+rules:
+  - { name: login, match: { method: POST, path: /login }, key: [client_ip], limits: ["sliding-log 5/1m"] }
+"#;
+
 const CLIENT: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn behind(program: ProxyProgram) {
-    let server = ServerProcess::with_policy(block(DOCUMENTATION, "yaml").unwrap());
+    let server = ServerProcess::with_policy(LOGIN);
     let upstream = ProxyUpstream::start();
-    let Some(proxy) = ProxyProcess::start(program, DOCUMENTATION, &server, &upstream) else {
-        return;
-    };
+    let Some(proxy) = ProxyProcess::start(program, &server, &upstream) else { return };
     let login =
         |from, headers: &[(&str, &str)]| proxy.request(from, "POST", "/login", headers, "me");
 
@@ -347,7 +348,7 @@ fn behind(program: ProxyProgram) {
     assert_eq!(unanswered.status, expected, "without a response nothing passes");
     assert_eq!(upstream.requests().len(), reached);
     let mut stderr = std::io::stderr().lock();
-    writeln!(stderr, "{}: as documented", program.name()).unwrap();
+    writeln!(stderr, "{}: as in its recipe", program.name()).unwrap();
 }
 
 /// Headers that a client may forge.
