@@ -36,10 +36,7 @@ fn copy_sources(root: &Path, to: &Path) -> Result<()> {
     }
     let summary = fs::read_to_string(root.join(SUMMARY))?;
     let mut paths = BTreeSet::new();
-    let mut chapters = summary.clone();
-    for link in links(&summary, "](", ")") {
-        let page = resolve(SUMMARY, link);
-        chapters = chapters.replace(&format!("]({link})"), &format!("]({page})"));
+    for page in links(&summary, "](", ")").map(|link| resolve(SUMMARY, link)) {
         let text = fs::read_to_string(root.join(&page)).map_err(|e| format!("{page}: {e}"))?;
         let linked = links(&text, "](", ")").filter(|link| !link.contains(':'));
         paths.extend(linked.map(|link| resolve(&page, link)));
@@ -50,8 +47,18 @@ fn copy_sources(root: &Path, to: &Path) -> Result<()> {
         copy.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::copy(root.join(path), copy)?;
     }
-    fs::write(to.join("SUMMARY.md"), chapters)?;
+    fs::write(to.join("SUMMARY.md"), with_resolved_links(&summary))?;
     Ok(())
+}
+
+/// The summary with links from the root. Two of its pages are called `README.md`.
+fn with_resolved_links(summary: &str) -> String {
+    let mut parts = summary.split("](");
+    let start = parts.next().unwrap_or_default().to_string();
+    parts.fold(start, |text, part| match part.split_once(')') {
+        Some((link, rest)) => format!("{text}]({}){rest}", resolve(SUMMARY, link)),
+        None => format!("{text}]({part}"),
+    })
 }
 
 /// Counts the links between the files of the site, and lists those that lead nowhere.
@@ -142,6 +149,14 @@ fn resolve(page: &str, link: &str) -> String {
 fn links_are_decoded() {
     assert_eq!(decoded("a.html#%E9%99%90%E6%B5%81-1"), "a.html#限流-1");
     assert_eq!(decoded("限%zz%4"), "限%zz%4");
+}
+
+#[cfg(test)]
+#[test]
+fn each_link_of_the_summary_is_resolved_once() {
+    let summary = "[a](../README.md)\n[b](README.md)\n- [c](use/http.md)\n";
+    let resolved = "[a](README.md)\n[b](docs/README.md)\n- [c](docs/use/http.md)\n";
+    assert_eq!(with_resolved_links(summary), resolved);
 }
 
 #[cfg(test)]
