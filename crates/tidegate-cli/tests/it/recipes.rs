@@ -55,6 +55,13 @@ fn background_jobs_are_postponed_and_charged_once() {
 }
 
 #[test]
+fn the_llm_gateway_charges_what_was_used() {
+    // A minute may end during the test.
+    let adapt = |blocks: ConsoleBlocks| blocks.replace("policy.yaml", "/m\"", "/d\"");
+    run("llm-gateway", &[], &[TIDEGATE, SERVICE, PROXY], adapt);
+}
+
+#[test]
 fn nginx_limits_each_address_over_one_connection() {
     // On a busy machine, a second may be too short.
     let adapt = |blocks: ConsoleBlocks| blocks.replace("site.conf", "_timeout 1s", "_timeout 60s");
