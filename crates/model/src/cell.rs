@@ -33,11 +33,14 @@ pub enum CellEvent {
         /// What was charged then.
         due: i128,
     },
-    /// A hold was renewed: it lasts `ttl` from then on.
+    /// A hold was renewed or extended.
     Renew {
         /// The id of the hold.
         id: u128,
-        ttl: i128,
+        /// The number of permits, if it is another.
+        cost: Option<i128>,
+        /// Its new TTL from then on. Without one it keeps its deadline.
+        ttl: Option<i128>,
     },
     Change(Spec),
 }
@@ -146,11 +149,8 @@ impl CellState {
                 self.holds.retain(|hold| hold.id != id);
                 self.charge(due);
             }
-            TimedEvent::Event(CellEvent::Renew { id, ttl }) => {
-                if let Some(place) = self.holds.iter().position(|hold| hold.id == id) {
-                    let hold = self.holds.remove(place);
-                    self.holds.push(ModelHold { deadline: (now + ttl).min(MAX), ttl, ..hold });
-                }
+            TimedEvent::Event(CellEvent::Renew { id, cost, ttl }) => {
+                renew_hold(&mut self.holds, now, id, cost, ttl);
             }
             TimedEvent::Event(CellEvent::Change(_)) => unreachable!("stored with its tick"),
             TimedEvent::Change(terms) => {
@@ -295,6 +295,24 @@ pub(crate) fn rebase_holds(holds: &mut [ModelHold], now: i128) -> bool {
         }
     }
     is_ahead
+}
+
+/// Changes the cost or the TTL of a hold. Of several with one deadline, it expires last.
+pub(crate) fn renew_hold(
+    holds: &mut Vec<ModelHold>,
+    now: i128,
+    id: u128,
+    cost: Option<i128>,
+    ttl: Option<i128>,
+) {
+    if let Some(place) = holds.iter().position(|hold| hold.id == id) {
+        let mut hold = holds.remove(place);
+        hold.cost = cost.unwrap_or(hold.cost);
+        if let Some(ttl) = ttl {
+            (hold.ttl, hold.deadline) = (ttl, (now + ttl).min(MAX));
+        }
+        holds.push(hold);
+    }
 }
 
 /// Removes the hold that expires first, if it has expired at `now`.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::{
-    Charge, Cost, Costs, Decision, Engine, EngineError, Expiry, HoldId, Key, ManualClock, Micros,
-    OnReserve, Rule, RuleCost, RuleLimit, SettledCost,
+    Charge, Cost, Costs, Decision, Engine, EngineError, Expiry, Extension, HoldId, Key,
+    ManualClock, Micros, OnReserve, Refusal, Rule, RuleCost, RuleLimit, SettledCost,
 };
 
 use crate::{
@@ -26,12 +26,13 @@ pub struct EngineSystem<W> {
 }
 
 impl Profile {
-    /// What an engine supports: holds have a longest TTL, concurrency is only held, zones are real
-    /// ones, and a state that has recovered may be forgotten.
+    /// What an engine supports: holds have a longest TTL, concurrency is only held, holds can be
+    /// extended, zones are real ones, and a state that has recovered may be forgotten.
     pub const ENGINE: Self = Self {
         max_ttl: HoldId::MAX_TTL.get(),
         remembers: HoldId::RETENTION.get(),
         concurrency_is_charged: false,
+        extends: true,
         zones: false,
         forgets: true,
         // At the maximum instant a hold could not be stored for another hour.
@@ -111,6 +112,24 @@ fn name_of(cell: usize) -> String {
     format!("cell-{cell}")
 }
 
+fn names() -> [String; MAX_CELLS] {
+    std::array::from_fn(name_of)
+}
+
+/// The costs of these rules, with or without their key.
+fn rule_costs<'a>(
+    id: u128,
+    names: &'a [String],
+    key: Key<'a>,
+    costs: [Option<u64>; MAX_CELLS],
+) -> Vec<RuleCost<'a>> {
+    let key = (id % 2 == 0).then_some(key);
+    let each = names.iter().zip(costs).filter_map(|(rule, cost)| {
+        Some(RuleCost { rule, key, cost: Cost::total(cost?), if_held: false })
+    });
+    each.collect()
+}
+
 fn limits(cell: usize, spec: &Spec, class: SharingClass) -> CellLimits {
     let rule = || {
         let limit = spec.limit().expect("a valid limit");
@@ -166,12 +185,8 @@ where
                 self.decide(tidegate::Op::enter(id, ttl), ALL_HELD, parts)
             }
             ModelOp::Settle { id, costs, .. } => {
-                let names: Vec<String> = (0..MAX_CELLS).map(name_of).collect();
-                let each = names.iter().zip(costs).filter_map(|(rule, cost)| {
-                    let key = (id % 2 == 0).then_some(key);
-                    Some(RuleCost { rule, key, cost: Cost::total(cost?), if_held: false })
-                });
-                let each: Vec<RuleCost<'_>> = each.collect();
+                let names = names();
+                let each = rule_costs(id, &names, key, costs);
                 let is_cancel = !each.is_empty()
                     && each.len() == parts.len()
                     && each.iter().all(|cost| cost.cost.is_zero());
@@ -189,6 +204,14 @@ where
                 let op = tidegate::Op::Renew { id: self.made[&id], ttl };
                 self.decide(op, ALL_HELD, &[])
             }
+            ModelOp::Extend { id, totals, min, ttl, .. } => {
+                let names = names();
+                let totals = &rule_costs(id, &names, key, totals);
+                let (min, ttl) = (min.map(Cost::total), ttl.map(Micros::new));
+                let to = Extension { totals, min, ttl };
+                let op = tidegate::Op::Extend { id: self.made[&id], to };
+                self.decide(op, ALL_HELD, &[])
+            }
             ModelOp::Change(spec) => {
                 let cell = parts[0].cell;
                 self.limits[cell] = limits(cell, &spec, self.class);
@@ -200,6 +223,9 @@ where
                 return ModelAnswer::default();
             }
         };
+        if let Err(EngineError::Refused(Refusal::HoldExpired)) = decision {
+            return ModelAnswer { expired: true, ..ModelAnswer::default() };
+        }
         let decision = decision.unwrap_or_else(|error| panic!("{call:?}: {error}"));
         self.made.extend(decision.hold().map(|id| (id.get(), id)));
         ModelAnswer {
@@ -207,6 +233,7 @@ where
             refunded: decision.refunded().get(),
             expired: decision.expired(),
             settled: decision.settled().iter().map(settled).collect(),
+            reserved: decision.reserved().iter().map(|cost| cost.get()).collect(),
         }
     }
 }

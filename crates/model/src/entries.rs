@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use tidegate_core::Expiry;
 
 use crate::Spec;
-use crate::cell::{Caller, CellEvent, CellState, ModelHold, rebase_holds, take_ended};
+use crate::cell::{Caller, CellEvent, CellState, ModelHold, rebase_holds, renew_hold, take_ended};
 use crate::consumption::{Consumption, ModelEntry, Terms, newest};
-use crate::spec::MAX;
 
 const MAX_ENTRIES: usize = 3;
 
@@ -86,7 +85,7 @@ impl EntriesCell {
         cell.view(deciding, now)
     }
 
-    /// The cell as a call finds it that settles or renews a hold.
+    /// The cell as a call finds it that settles, renews or extends a hold.
     pub fn at_hold(&self, id: u128, now: i128) -> CellState {
         let mut cell = self.found_at(now);
         let deciding = DecidingEntry::Own(cell.entry_of_hold(id, now));
@@ -215,20 +214,13 @@ impl EntriesCell {
                 self.holds.retain(|hold| hold.id != id);
                 self.charge(now, due);
             }
-            CellEvent::Renew { id, ttl } => self.renew(now, id, ttl),
+            CellEvent::Renew { id, cost, ttl } => renew_hold(&mut self.holds, now, id, cost, ttl),
             CellEvent::Change(_) | CellEvent::Rebased => unreachable!("no effect on entries"),
         }
         let is_call = !matches!(event, CellEvent::Settle { .. } | CellEvent::Renew { .. });
         self.store(now, is_call.then_some(by));
         if !is_call {
             self.drop_out_of_use(now, &by);
-        }
-    }
-
-    fn renew(&mut self, now: i128, id: u128, ttl: i128) {
-        if let Some(place) = self.holds.iter().position(|hold| hold.id == id) {
-            let hold = self.holds.remove(place);
-            self.holds.push(ModelHold { deadline: (now + ttl).min(MAX), ttl, ..hold });
         }
     }
 

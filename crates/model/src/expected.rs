@@ -38,10 +38,8 @@ impl WorldCell {
 
     /// The cell as the operation reports it.
     fn at_op(&self, op: &ModelOp, now: i128) -> CellState {
-        match (self, op) {
-            (Self::Shared(cell), &ModelOp::Settle { id, .. } | &ModelOp::Renew { id, .. }) => {
-                cell.at_hold(id, now)
-            }
+        match (self, op.about_hold()) {
+            (Self::Shared(cell), Some(id)) => cell.at_hold(id, now),
             _ => self.at(now),
         }
     }
@@ -118,6 +116,9 @@ impl ExpectedWorld {
             return Ok(());
         }
         let touched = self.cells_of(call);
+        if let ModelOp::Extend { .. } = call.op {
+            return self.judge_extended(call, &touched, got);
+        }
         let at_once =
             matches!(call.op, ModelOp::Check | ModelOp::Hold { .. } | ModelOp::Enter { .. });
         let allowed = touched.iter().all(|t| t.before.allows(t.cost));
@@ -155,6 +156,57 @@ impl ExpectedWorld {
             expected.judge(verdict).map_err(|why| format!("cell {}: {why}", part.cell))?;
         }
         self.judge_settled(call, &touched, got)
+    }
+
+    fn judge_extended(
+        &mut self,
+        call: &ModelCall,
+        touched: &[CallCell],
+        got: &ModelAnswer,
+    ) -> Result<(), String> {
+        let ModelOp::Extend { id, uses, totals, min, ttl } = call.op else { return Ok(()) };
+        if touched.iter().any(|t| uses[t.cell].is_some() && !t.before.has(id)) {
+            let expired = ModelAnswer { expired: true, ..ModelAnswer::default() };
+            return if *got == expired { Ok(()) } else { Err("expected that it expired".into()) };
+        }
+        let added = |t: &CallCell, quantity: u64| {
+            let total = totals[t.cell].map_or(0, |total| i128::from(total.min(quantity)));
+            (total - t.cost).max(0)
+        };
+        let allows = |t: &CallCell, quantity| match added(t, quantity) {
+            0 => true,
+            cost => t.before.fits(cost),
+        };
+        let fits = |quantity| touched.iter().all(|t| allows(t, quantity));
+        let want = totals.iter().flatten().copied().max().unwrap_or(0);
+        // What does not fit fits no more with a larger quantity.
+        let (mut quantity, mut above) = (min.unwrap_or(want), want + 1);
+        let granted = fits(quantity);
+        while granted && above - quantity > 1 {
+            let middle = quantity + (above - quantity) / 2;
+            if fits(middle) { quantity = middle } else { above = middle }
+        }
+        let mut reserved = Vec::new();
+        for t in touched {
+            let cost = t.cost + if granted { added(t, quantity) } else { 0 };
+            reserved.push(cost as u64);
+            if granted && uses[t.cell].is_some() && (cost > t.cost || ttl.is_some()) {
+                let (cost, ttl) = (Some(cost), ttl.map(i128::from));
+                let event = CellEvent::Renew { id, cost, ttl };
+                self.cells[t.cell].push(i128::from(call.now), event);
+            }
+        }
+        if (&got.reserved, got.verdicts.len()) != (&reserved, touched.len()) || got.expired {
+            return Err(format!("expected reserved {reserved:?}"));
+        }
+        for (t, verdict) in touched.iter().zip(&got.verdicts) {
+            let after = self.cells[t.cell].at_op(&call.op, i128::from(call.now));
+            let allowed = allows(t, quantity);
+            let retry = (!allowed).then(|| (added(t, quantity), &t.before));
+            let expected = Expected { allowed, delay: 0, retry, reported: &after };
+            expected.judge(verdict).map_err(|why| format!("cell {}: {why}", t.cell))?;
+        }
+        Ok(())
     }
 
     fn judge_settled(
@@ -275,8 +327,9 @@ fn event(call: &ModelCall, touched: &CallCell) -> Option<CellEvent> {
             Settling::of(call, touched).map(|settling| CellEvent::Settle { id, due: settling.due })
         }
         ModelOp::Renew { id, ttl, uses } => {
-            uses[cell].map(|_| CellEvent::Renew { id, ttl: i128::from(ttl) })
+            uses[cell].map(|_| CellEvent::Renew { id, cost: None, ttl: Some(i128::from(ttl)) })
         }
+        ModelOp::Extend { .. } => None, // `judge_extended`
         ModelOp::Change(spec) | ModelOp::Swap(spec) => Some(CellEvent::Change(spec)),
     }
 }

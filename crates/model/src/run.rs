@@ -13,6 +13,8 @@ pub struct Stats {
     pub denied: u64,
     /// Changes of a limit.
     pub changes: u64,
+    /// Extensions of holds that had not expired.
+    pub extensions: u64,
     /// Calls at an earlier instant than the previous call.
     pub steps_back: u64,
     /// Verdicts, by algorithm and mode.
@@ -25,6 +27,7 @@ impl Stats {
         self.calls += other.calls;
         self.denied += other.denied;
         self.changes += other.changes;
+        self.extensions += other.extensions;
         self.steps_back += other.steps_back;
         for (name, count) in &other.verdicts {
             *self.verdicts.entry(name).or_default() += count;
@@ -87,6 +90,8 @@ pub fn run<S: System>(
             continue;
         }
         stats.calls += 1;
+        let is_extension = matches!(call.op, ModelOp::Extend { .. }) && !got.expired;
+        stats.extensions += u64::from(is_extension);
         stats.denied += got.verdicts.iter().filter(|verdict| !verdict.allowed).count() as u64;
         for part in &call.parts {
             *stats.verdicts.entry(trace.specs()[part.cell].name()).or_default() += 1;

@@ -56,6 +56,11 @@ impl Spec {
         matches!(self, Self::Concurrency { .. })
     }
 
+    /// Is it a queue?
+    pub fn is_queue(&self) -> bool {
+        matches!(self, Self::Bucket { kind: BucketKind::Queue, .. })
+    }
+
     /// Does it store a list of entries?
     pub fn is_log(&self) -> bool {
         matches!(self, Self::Log { .. } | Self::SubWindows { .. })

@@ -17,7 +17,7 @@ pub struct ModelCall {
     pub now: u64,
     pub op: ModelOp,
     /// Its cells. The same cell may occur twice in `Check`, `Peek`, `Hold`, `Enter` and `Record`.
-    /// For `Settle` and `Renew` these are the cells and costs of the hold, each cell once.
+    /// For `Settle`, `Renew` and `Extend` these are the cells and costs of the hold, each cell once.
     pub parts: Vec<ModelCharge>,
 }
 
@@ -60,6 +60,14 @@ pub enum ModelOp {
         ttl: u64,
         uses: CellUses,
     },
+    /// Holds these totals, or one quantity from `min` on; with a TTL, from now on.
+    Extend {
+        id: u128,
+        uses: CellUses,
+        totals: [Option<u64>; MAX_CELLS],
+        min: Option<u64>,
+        ttl: Option<u64>,
+    },
     /// Changes the limit of one cell, and peeks.
     Change(Spec),
     /// Changes the limit of the next call on one cell. No call is made, and there is no verdict.
@@ -73,6 +81,14 @@ pub const MAX_CELLS: usize = 4;
 pub type CellUses = [Option<Expiry>; MAX_CELLS];
 
 impl ModelOp {
+    /// The hold that it is about.
+    pub fn about_hold(&self) -> Option<u128> {
+        match *self {
+            Self::Settle { id, .. } | Self::Renew { id, .. } | Self::Extend { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
     /// The hold that it makes on this cell, if every cell allows it: id, TTL and expiry.
     pub fn hold_on(&self, cell: usize, spec: &Spec) -> Option<(u128, u64, Expiry)> {
         match *self {
@@ -90,10 +106,13 @@ pub struct ModelAnswer {
     pub verdicts: Vec<Verdict>,
     /// The permits refunded: the maximum over the cells.
     pub refunded: u64,
-    /// The hold to settle or renew had expired in at least one cell.
+    /// The hold to settle, renew or extend had expired in at least one cell. `Extend` returns
+    /// nothing else then.
     pub expired: bool,
     /// One per part of `Settle`; otherwise empty.
     pub settled: Vec<ModelSettled>,
+    /// What each part holds after `Extend`; otherwise empty.
+    pub reserved: Vec<u64>,
 }
 
 /// What settling a hold has charged to a cell.

@@ -22,6 +22,8 @@ pub struct Profile {
     pub remembers: u64,
     /// Can concurrency be charged like other limits, or only be held?
     pub concurrency_is_charged: bool,
+    /// Can holds be extended? Engines do that, the core has no such operation.
+    pub extends: bool,
     pub changes: bool,
     /// Can a limit change while there are holds on it? A hold whose cell was forgotten is settled
     /// under the limit that it was made for. So such a hold is never settled on a system that
@@ -46,6 +48,7 @@ impl Profile {
         max_ttl: MAX as u64,
         remembers: MAX as u64,
         concurrency_is_charged: true,
+        extends: false,
         changes: true,
         changes_with_holds: true,
         model: ChangeModel::Ordered,
@@ -98,6 +101,8 @@ struct Granted {
     id: u128,
     uses: CellUses,
     parts: Vec<ModelCharge>,
+    /// Cells that were queues, which cannot be extended.
+    queues: Vec<usize>,
     /// The deadline that it was granted with or renewed to.
     until: u64,
     /// Cells whose limit has changed since.
@@ -248,12 +253,23 @@ impl Trace {
                 }
                 if let Some((id, ttl, _)) = made {
                     let (until, changed) = (call.now + ttl, Vec::new());
-                    self.granted.push(Granted { id, uses, parts, until, changed });
+                    let queues = (0..self.specs.len()).filter(|cell| self.specs[*cell].is_queue());
+                    let queues = queues.collect();
+                    self.granted.push(Granted { id, uses, parts, queues, until, changed });
                 }
             }
             ModelOp::Renew { id, ttl, .. } if !result.expired => {
                 let renewed = self.granted.iter_mut().filter(|granted| granted.id == id);
                 renewed.for_each(|granted| granted.until = call.now + ttl);
+            }
+            ModelOp::Extend { id, ttl, .. }
+                if !result.expired && result.verdicts.iter().all(|v| v.allowed) =>
+            {
+                for granted in self.granted.iter_mut().filter(|granted| granted.id == id) {
+                    granted.until = ttl.map_or(granted.until, |ttl| call.now + ttl);
+                    let parts = granted.parts.iter_mut().zip(&result.reserved);
+                    parts.for_each(|(part, reserved)| part.cost = *reserved);
+                }
             }
             ModelOp::Settle { id, .. } => self.granted.retain(|granted| granted.id != id),
             // A hold that was removed by a reset is never settled.
@@ -372,11 +388,50 @@ impl Trace {
                 let numbers = |spec: &Spec| spec.limit().map(|limit| limit.numbers());
                 if numbers(&new) == numbers(&old) { ModelOp::Peek } else { ModelOp::Change(new) }
             }
+            // The latest hold: of the others more have expired.
+            51..=60 if self.profile.extends && !self.granted.is_empty() => {
+                let place = self.granted.len() - 1;
+                if self.profile.forgets && self.granted[place].may_be_forgotten(world, self.now) {
+                    return ModelOp::Peek;
+                }
+                self.extend(place, cell, world)
+            }
             _ if holds_only || self.holds && rng.one_in(6) => {
                 ModelOp::Enter { id: self.new_id(), ttl: self.ttl(cell) }
             }
             _ => ModelOp::Check,
         }
+    }
+
+    /// Extends a hold; half of the time in all cells by the same total.
+    fn extend(&mut self, place: usize, cell: usize, world: &ExpectedWorld) -> ModelOp {
+        let Granted { id, uses, parts, queues, .. } = self.granted[place].clone();
+        let mut totals = [None; MAX_CELLS];
+        for part in &parts {
+            let is_charged = uses[part.cell].is_some() && !self.specs[part.cell].is_held();
+            if !is_charged || queues.contains(&part.cell) || self.rng.one_in(5) {
+                continue;
+            }
+            let remaining = world.situation(part.cell, self.now).remaining() as u64;
+            let total = match self.rng.below(7) {
+                0 => part.cost,
+                1 => part.cost + 1,
+                2 => part.cost + remaining,
+                3 => part.cost + remaining + 1,
+                4 => part.cost + remaining / 2,
+                5 => part.cost / 2,
+                _ => self.rng.magnitude(MAX_COST),
+            };
+            totals[part.cell] = Some(total.min(MAX_COST));
+        }
+        let mut min = None;
+        let first = totals.iter().flatten().next().copied();
+        if let Some(total) = first.filter(|total| *total > 0 && self.rng.one_in(2)) {
+            totals.iter_mut().flatten().for_each(|other| *other = total);
+            min = Some(self.rng.between(1, total)).filter(|_| self.rng.one_in(2));
+        }
+        let ttl = self.rng.one_in(3).then(|| self.ttl(cell));
+        ModelOp::Extend { id, uses, totals, min, ttl }
     }
 
     /// What a hold does with each cell.
@@ -413,11 +468,11 @@ impl Trace {
     }
 
     fn parts(&mut self, op: ModelOp, cell: usize, world: &ExpectedWorld) -> Vec<ModelCharge> {
+        if let Some(id) = op.about_hold() {
+            let granted = self.granted.iter().find(|granted| granted.id == id).unwrap();
+            return granted.parts.clone();
+        }
         match op {
-            ModelOp::Settle { id, .. } | ModelOp::Renew { id, .. } => {
-                let granted = self.granted.iter().find(|granted| granted.id == id).unwrap();
-                return granted.parts.clone();
-            }
             ModelOp::Reset | ModelOp::Change(_) | ModelOp::Swap(_) => {
                 return vec![ModelCharge { cell, cost: 0 }];
             }

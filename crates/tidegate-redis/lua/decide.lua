@@ -7,19 +7,24 @@
 -- ARGV  1 protocol (1)   2 operation   3 instant, '' for Redis's clock (tests pass one)
 --       4 hold: id, 32 hexadecimal digits, or ''   5 ttl in us
 --       6 id: fingerprint of the request, or ''
---       7 hold, visit: record of the client; drop: only if the record is this, or ''
+--       7 hold, visit: record of the client; drop: only if the record is this, or ''; extend:
+--         the least total to hold, or '' for all or nothing
 --       8 number of parts, then for each part:
 --          extra keys: 0 none, 1 the log, 2 the holds, 3 both; algorithm, its numbers (see each
 --          file's "limit"), boundaries of calendar windows: how many, then each; cost;
 --          hold: '' for a part that is not held, else for hold and visit its expiry (0 release, 1
---          charge), for settle the cost to charge or 'held' for what is held, for renew and drop
---          'held';
+--          charge), for settle the cost to charge and for extend the total to hold, or 'held' for
+--          what is held, for renew and drop 'held';
 --          caller ('' for none); mode: '' enforced, 'shadow' evaluated and not enforced, 'call'
 --          enforced, and the limit comes with the call
 -- reply {status, now, refunded, expired, id of the new hold or '', then for each part:
 --        allowed, retry_after (-1 never), delay, remaining, reset_after, used, held}   spans in us
---       after `settle`, `renew`, `drop` and with status 6 the capacity of each part follows; after
---       `settle` then for each part: reserved, charged, uncharged
+--       after `settle`, `renew`, `extend`, `drop` and with status 6 the capacity of each part
+--       follows; after `settle` then for each part: reserved, charged, uncharged; after `extend`
+--       what each part has reserved now
+--       `extend` holds at least these totals, all or nothing, or with ARGV 7 one quantity in all
+--       parts that name a total; with a ttl of 0 the deadline stays; `try` replies as `extend` does
+--       and extends nothing
 --       `visit` is a hold whose record is deleted when it is settled; with an id that was charged
 --       it holds nothing, and `settle` reports that; `drop` releases a hold and deletes its record,
 --       unless it was charged when it expired
@@ -33,6 +38,7 @@
 --       2 no such hold; 3 the id was used for another request; 4 the hold was settled in another
 --       way; 5 a hold of this id exists; for `hold` and `visit`, the third element is 1 if any part
 --       of it is active, else 0
+--       9 the hold has expired and cannot be extended
 --       8 nothing was written, retry with the missing keys: from the third element on, the extra
 --       keys of each part, as above
 
@@ -43,17 +49,19 @@ if argument('protocol') ~= '1' then
 end
 local MAX_COST = 4294967296 -- of one charge
 local OPERATIONS = { check = 0, peek = 0, inspect = 0, record = 0, refund = 0, reset = 0, hold = 1,
-  visit = 1, settle = 1, renew = 1, drop = 1 }
+  visit = 1, settle = 1, renew = 1, extend = 1, try = 1, drop = 1 }
 local op = argument('operation')
 local uses_hold = OPERATIONS[op] == 1
-keeps_limit = op == 'settle' or op == 'renew' or op == 'drop'
+local makes_hold = op == 'hold' or op == 'visit'
+local extends = op == 'extend' or op == 'try'
+keeps_limit = uses_hold and not makes_hold
 only_reads = op == 'peek' or op == 'inspect'
 local instant = read_instant()
 local hold = { id = argument('hold id') }
-local makes_hold = op == 'hold' or op == 'visit'
 hold.ttl = numeric('ttl', (makes_hold or op == 'renew') and 1 or 0)
 local request = argument('request')
 local blob = argument('record')
+local least = extends and blob ~= '' and number(blob, 'record', 1) or nil
 if not OPERATIONS[op] then
   fail('unknown operation')
 elseif uses_hold and (#hold.id ~= 32 or find(hold.id, '%X')) then
@@ -74,7 +82,8 @@ for i = 1, numeric('parts', 1, MAX_PARTS) do
   if held ~= '' then
     part.is_held = makes_hold
     part.expiry = makes_hold and number(held, 'hold', 0, part.alg.is_held and 0 or CHARGE)
-    part.actual = op == 'settle' and held ~= 'held' and number(held, 'hold') or nil
+    local has_cost = (op == 'settle' or extends) and held ~= 'held'
+    part.actual = has_cost and number(held, 'hold') or nil
     table.insert(held_parts, part)
   end
   part.caller = argument('caller')
@@ -126,6 +135,9 @@ local function add_capacities()
     table.insert(reply, part.reserved or part.cost)
     table.insert(reply, part.charged or part.cost)
     table.insert(reply, part.uncharged or 0)
+  end
+  for _, part in ipairs(extends and parts or {}) do
+    table.insert(reply, part.reserved or part.cost)
   end
 end
 
@@ -379,6 +391,7 @@ for i, part in ipairs(held_parts) do
   part.member = redis.call('HGET', record_key, 'm' .. i)
   part.made = part.member and holds.item(part.member, 0)
   part.reserved = part.made and part.made.cost or part.cost
+  part.total = part.actual
   part.actual = op == 'drop' and 0 or part.actual or part.reserved
   actual_costs[i] = string.format('%.0f', part.actual)
 end
@@ -403,6 +416,82 @@ if record[3] then
     table.insert(reply, part.reserved)
     table.insert(reply, part.actual)
     table.insert(reply, 0)
+  end
+  return reply
+end
+
+-- The verdicts of all parts on what they have to hold in addition for `quantity`, or less if they
+-- name less, and whether all allow it. A part without an increment does.
+local function look_at_increments(quantity)
+  local verdicts, allowed = {}, true
+  for i, part in ipairs(parts) do
+    part.added = part.item and part.total
+      and math.max(0, math.min(part.total, quantity) - part.item.cost) or 0
+    local verdict = forecast.look(part, part.added)
+    if part.added == 0 then
+      verdict[1], verdict[2] = true, 0
+    end
+    verdict[3] = 0
+    allowed = allowed and (verdict[1] or part.is_shadow)
+    verdicts[i], part.verdict = verdict, verdict
+  end
+  return verdicts, allowed
+end
+
+if extends then
+  local want, is_expired = 0, false
+  for _, part in ipairs(held_parts) do
+    part.item = part.h and part.member and holds.find(part.h, part.member, now)
+    is_expired = is_expired or not part.item and not part.is_shadow
+    want = math.max(want, part.total or 0)
+  end
+  if is_expired then
+    save_dirty(parts, gives_back)
+    return { 9, now }
+  end
+  local verdicts, allowed = look_at_increments(want)
+  if not allowed and least then
+    local fits = want
+    for _, part in ipairs(held_parts) do
+      if part.item and part.total and not part.is_shadow then
+        fits = math.min(fits, part.item.cost + part.verdict[4])
+      end
+    end
+    verdicts, allowed = look_at_increments(math.max(fits, least))
+  end
+  local writes = allowed and op == 'extend'
+  local fields = { 'f', record[2] }
+  if hold.ttl > 0 then
+    fields[2] = string.format('%.0f', math.max(now + hold.ttl + HOUR_US, tonumber(record[2])))
+  end
+  for i, part in ipairs(held_parts) do
+    local item, verdict = part.item, part.verdict
+    -- A shadow limit that denies the call stays as it is.
+    local added = verdict[1] and part.added or 0
+    if writes and item and (added > 0 or hold.ttl > 0) then
+      part.reserved = item.cost + added
+      forecast.expire(part)
+      holds.remove(part.h, part.member, now)
+      local ttl, from = item.ttl, item.deadline - item.ttl
+      if hold.ttl > 0 then
+        ttl, from = hold.ttl, now
+      end
+      table.insert(fields, 'm' .. i)
+      table.insert(fields, holds.add(part.h, hold.id, part.reserved, ttl, item.expiry, from))
+      part.dirty = true
+      local after = forecast.look(part, 0)
+      for j = 4, 7 do
+        verdict[j] = after[j]
+      end
+    end
+  end
+  save_dirty(parts, writes and grows or gives_back)
+  add_verdicts(verdicts)
+  add_capacities()
+  if writes then
+    -- Written even if nothing changes: a replica that confirms this has what came before.
+    redis.call('HSET', record_key, unpack(fields))
+    redis.call('PEXPIRE', record_key, ttl_ms(tonumber(fields[2]) - now))
   end
   return reply
 end

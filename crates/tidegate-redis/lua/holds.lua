@@ -163,20 +163,30 @@ local function uncount(h, item)
   h.charging = h.charging - (item.expiry == CHARGE and 1 or 0)
 end
 
--- Removes the hold of this member and returns it; nil if it is not there, or has ended.
-function holds.remove(h, member, now)
+-- The hold of this member, and its place if it is new; nil if it is not there, or has ended.
+function holds.find(h, member, now)
+  local item, place
   for i = h.place, #h.new do
     if h.new[i].member == member then
-      local item = table.remove(h.new, i)
-      h.gone[member] = true
-      uncount(h, item)
-      return item
+      item, place = h.new[i], i
     end
   end
-  local deadline = h.len > 0 and not h.gone[member] and redis.call('ZSCORE', h.key, member)
-  local item = deadline and holds.item(member, deadline)
-  if not item or ended(item, now) then
+  local deadline = not item and h.len > 0 and not h.gone[member]
+    and redis.call('ZSCORE', h.key, member)
+  item = item or deadline and holds.item(member, deadline)
+  if item and not ended(item, now) then
+    return item, place
+  end
+end
+
+-- Removes the hold of this member and returns it; nil if it is not there, or has ended.
+function holds.remove(h, member, now)
+  local item, place = holds.find(h, member, now)
+  if not item then
     return nil
+  end
+  if place then
+    table.remove(h.new, place)
   end
   h.gone[member] = true
   uncount(h, item)

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate::{
-    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Health,
-    HeldPart, HoldId, Inspection, Key, Micros, Op, RuleLimit, Shards,
+    Call, Charge, Clock, Cost, Decision, Engine, EngineError, EngineFuture, Health, HeldPart,
+    HoldId, Inspection, Key, Op, RuleLimit, Shards,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -60,11 +60,9 @@ impl Engine for Redis {
             call.validate()?;
             // One deadline, however many commands it takes.
             let until = self.executor.sender.router.deadline();
-            match call.op {
-                Op::Settle { id, .. } | Op::Renew { id, .. } => {
-                    self.decide_on_hold(call.op, id, until).await
-                }
-                _ => self.decide_on_charges(call, until).await,
+            match call.op.about_hold() {
+                Some(id) => self.decide_on_hold(call.op, id, until).await,
+                None => self.decide_on_charges(call, until).await,
             }
         }))
     }
@@ -94,7 +92,7 @@ impl Engine for Redis {
             return Shards::ONE;
         }
         let index = |key: &str| sender.router.shard_index(HashSlot::of(key));
-        if let Op::Settle { id, .. } | Op::Renew { id, .. } = call.op {
+        if let Some(id) = call.op.about_hold() {
             return Shards::NONE.and(index(&names.hold(id)));
         }
         let Some(secret) = self.secret.known() else { return Shards::ONE };
@@ -172,7 +170,7 @@ impl Redis {
         Ok(decided?.on_call(&call, &parts, &indexes, sent))
     }
 
-    /// Settles or renews a hold, with the limits it was made for.
+    /// Settles, renews or extends a hold, with the limits it was made for.
     async fn decide_on_hold(
         &self,
         op: Op<'_>,
@@ -180,40 +178,44 @@ impl Redis {
         until: Instant,
     ) -> Result<Decision, EngineError> {
         let mut parts = self.executor.held_parts(id, until).await?;
-        let mut new_ttl = Micros::ZERO;
-        match op {
-            Op::Settle { costs, .. } => self.set_costs(&mut parts, costs, until).await?,
-            Op::Renew { ttl, .. } => {
-                check_ttl(ttl, &parts)?;
-                new_ttl = ttl;
-            }
-            _ => {}
+        self.set_costs(&mut parts, op, until).await?;
+        let (new_ttl, min) = match op {
+            Op::Renew { ttl, .. } => (Some(ttl), None),
+            Op::Extend { to, .. } => (to.ttl, to.min),
+            _ => (None, None),
+        };
+        if let Some(ttl) = new_ttl {
+            check_ttl(ttl, &parts)?;
         }
         let slots = self.several_slots(&parts);
-        let mut request = ScriptRequest::new(ScriptOp::of(op)?, parts);
-        (request.hold, request.ttl) = (Some(id), new_ttl);
-        let settles = request.op == ScriptOp::Settle;
+        let request = ScriptRequest {
+            hold: Some(id),
+            ttl: new_ttl.unwrap_or_default(),
+            record: min.map_or_else(String::new, |min| min.to_string()),
+            ..ScriptRequest::new(ScriptOp::of(op)?, parts)
+        };
         match slots {
             None => {
-                let parts = Arc::clone(&request.parts);
-                Ok(self.executor.request(request, until).await?.on_hold(&parts, settles))
+                let (parts, op) = (Arc::clone(&request.parts), request.op);
+                Ok(self.executor.request(request, until).await?.on_hold(&parts, op))
+            }
+            Some(slots) if request.op == ScriptOp::Extend => {
+                cross_slot::extend(&self.executor, id, request, &slots, until).await
             }
             Some(slots) => cross_slot::settle(&self.executor, id, &request, &slots, until).await,
         }
     }
 
-    /// Sets the cost at which each part is settled.
+    /// Sets the cost at which each part is settled, or that it is extended to.
     async fn set_costs(
         &self,
         parts: &mut [LimitCharge],
-        costs: Costs<'_>,
+        op: Op<'_>,
         until: Instant,
     ) -> Result<(), EngineError> {
-        let secret = match costs {
-            Costs::Each(each) if each.iter().any(|cost| cost.key.is_some()) => {
-                Some(self.secret.get(until).await?)
-            }
-            _ => None,
+        let secret = match op.rule_costs().iter().any(|cost| cost.key.is_some()) {
+            true => Some(self.secret.get(until).await?),
+            false => None,
         };
         let part = |part: &LimitCharge| (Arc::clone(&part.limit), part.cost, part.is_held());
         let held: Vec<_> = parts.iter().map(part).collect();
@@ -221,13 +223,13 @@ impl Redis {
             .iter()
             .map(|(limit, cost, is_held)| HeldPart { limit, cost: *cost, is_held: *is_held })
             .collect();
-        let is_of = |i: usize, key| {
+        let is_of = |i: usize, key: Key<'_>| {
             secret.as_ref().is_some_and(|secret| parts[i].subject == secret.subject(key))
         };
-        let named = costs.of_parts(&held, is_of)?;
+        let named = op.costs_of_parts(&held, is_of)?;
         for (part, cost) in parts.iter_mut().zip(named) {
             if let Some(cost) = cost {
-                part.hold = PartHold::Settled(cost.min(MAX_SETTLED));
+                part.hold = PartHold::At(cost.min(MAX_SETTLED));
             }
         }
         Ok(())

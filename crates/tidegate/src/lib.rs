@@ -67,9 +67,9 @@ pub struct Readme;
 pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use engine::{
     Call, Charge, Circuit, Costs, Decision, DecisionDetails, Engine, EngineError, EngineFuture,
-    ForeignState, Health, HeldPart, HoldId, HoldKind, HoldSpec, IdempotencyKey, Inspection,
-    InvalidRule, KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnReserve, OnStoreFailure,
-    Op, Refusal, Rule, RuleCost, RuleLimit, SettledCost, Shards, Source, Unit,
+    Extension, ForeignState, Health, HeldPart, HoldId, HoldKind, HoldSpec, IdempotencyKey,
+    Inspection, InvalidRule, KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnReserve,
+    OnStoreFailure, Op, Refusal, Rule, RuleCost, RuleLimit, SettledCost, Shards, Source, Unit,
 };
 pub use key::Key;
 pub use layers::{
@@ -79,8 +79,8 @@ pub use layers::{
 #[doc(hidden)]
 pub use limiter::attribute as __attribute;
 pub use limiter::{
-    Check, Enter, Entered, GlobalInUse, Limited, Limiter, Reservation, Reserve, Settled, Slot,
-    Update,
+    Check, Enter, Entered, Extend, GlobalInUse, Limited, Limiter, Reservation, Reserve, Settled,
+    Slot, Update,
 };
 pub use memory::{Memory, MemoryBuilder};
 pub use network::{ClientNetwork, InvalidNetwork, Network};

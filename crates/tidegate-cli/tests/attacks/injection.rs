@@ -76,6 +76,7 @@ fn no_resp_reply_contains_a_line_of_the_request() {
             &["TG.RESERVE", "login", nasty, "1", "TTL", nasty],
             &["TG.COMMIT", nasty, "1"],
             &["TG.RENEW", nasty, "1"],
+            &["TG.EXTEND", nasty, "1", nasty, nasty, "1"],
             &["TG.RESET", nasty, nasty],
             &["CL.THROTTLE", nasty, "1", "1", "1"],
             &["CL.THROTTLE", "k", nasty, "1", "1"],

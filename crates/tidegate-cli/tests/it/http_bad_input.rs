@@ -169,6 +169,7 @@ fn a_bad_body_is_refused_by_every_call_that_takes_one() {
         ("POST", "/v1/commit"),
         ("POST", "/v1/cancel"),
         ("POST", "/v1/renew"),
+        ("POST", "/v1/extend"),
         ("PUT", "/v1/rules/five"),
     ] {
         let token = ("x-tidegate-token", "admin");
@@ -345,7 +346,7 @@ fn without_a_store_a_rule_that_returns_an_error_gets_503_with_the_reason() {
 
 // --- fuzzing -----------------------------------------------------------------------------------
 
-const SEEDS: [(&str, &str); 12] = [
+const SEEDS: [(&str, &str); 13] = [
     ("POST /v1/check", r#"{"rule":"five","key":"victim","cost":1}"#),
     ("POST /v1/check", r#"{"limit":"sliding-log 5/1h","key":["a","b"],"cost":2,"id":"x-1"}"#),
     ("POST /v1/check", r#"{"checks":[{"rule":"five","key":"k"},{"rule":"ten","cost":3}]}"#),
@@ -356,6 +357,10 @@ const SEEDS: [(&str, &str); 12] = [
     ("POST /v1/reserve", r#"{"rule":"workers","key":"k"}"#),
     ("POST /v1/commit", r#"{"reservation":"00000000000000000000000000000000","cost":1}"#),
     ("POST /v1/renew", r#"{"reservation":"0123456789abcdef0123456789abcdef","ttl_ms":1000}"#),
+    (
+        "POST /v1/extend",
+        r#"{"reservation":"0123456789abcdef0123456789abcdef","costs":{"ten":5},"min":3}"#,
+    ),
     (
         "PUT /v1/rules/fuzz",
         r#"{"match":{"method":["GET"],"path":"/a/{b}/*","header":{"x":"y*"}},"key":["path:b"],

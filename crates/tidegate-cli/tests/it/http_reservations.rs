@@ -257,6 +257,98 @@ fn a_renewed_reservation_lasts_longer() {
 }
 
 #[test]
+fn an_extension_reserves_totals_and_a_repeated_one_does_nothing() {
+    let server = ServerProcess::with_policy(GATEWAY);
+    let checks = json!([
+        { "rule": "requests", "key": "ann" }, { "rule": "tokens", "key": "ann", "cost": 1_500 }
+    ]);
+    let id = reserve(&server, &json!({ "checks": checks }));
+    let extend = |costs: Value| {
+        server.post("/v1/extend", &json!({ "reservation": id, "costs": costs, "ttl_ms": 90_000 }))
+    };
+    for _ in 0..2 {
+        let extended = extend(json!({ "tokens": 2_000 }));
+        let body = extended.json();
+        assert_eq!((extended.status, &body["allowed"]), (200, &json!(true)), "{body}");
+        assert_eq!(body["expires_in_ms"], 90_000);
+        let reserved = body["rules"].as_array().unwrap().iter().map(|rule| &rule["reserved"]);
+        assert_eq!(reserved.collect::<Vec<_>>(), [1, 2_000]);
+        assert_eq!(body["rules"][1]["remaining"], 8_000);
+        assert_eq!(remaining(&server, "tokens", "ann"), 8_000);
+    }
+    let by_key = extend(json!([{ "rule": "tokens", "key": "ann", "cost": 2_500 }]));
+    assert_eq!(by_key.json()["rules"][1]["reserved"], 2_500, "{by_key:?}");
+    let done = server.post("/v1/commit", &json!({ "reservation": id })).json();
+    assert_eq!(done["rules"][1]["charged"], 2_500, "as reserved");
+    let settled = extend(json!({ "tokens": 3_000 }));
+    assert_eq!((settled.status, &settled.json()["field"]), (409, &json!("reservation")));
+}
+
+#[test]
+fn an_extension_that_does_not_fit_changes_nothing_or_is_granted_in_part() {
+    let server = ServerProcess::with_policy(POLICY);
+    let checks = json!([{ "rule": "five", "key": "k", "cost": 2 }, { "rule": "ten", "key": "k", "cost": 2 }]);
+    let id = reserve(&server, &json!({ "checks": checks }));
+    let costs = json!({ "five": 6, "ten": 6 });
+    let body = json!({ "reservation": id, "costs": costs, "ttl_ms": 1 });
+    let denied = server.post("/v1/extend", &body);
+    let reply = denied.json();
+    assert_eq!((denied.status, &reply["allowed"]), (429, &json!(false)), "{reply}");
+    assert_eq!((&reply["rule"], reply.get("expires_in_ms")), (&json!("five"), None));
+    assert!(reply["retry_after_ms"].as_u64().unwrap() <= 60_000, "{reply}");
+    assert!(denied.header("retry-after").is_some());
+    pause(Duration::from_millis(20));
+    assert_eq!((remaining(&server, "five", "k"), remaining(&server, "ten", "k")), (3, 8));
+    let body = json!({ "reservation": id, "costs": costs, "min": 3 });
+    let part = server.post("/v1/extend", &body);
+    assert_eq!(part.status, 200, "{part:?}");
+    let part = part.json();
+    let reserved = [0, 1].map(|i| part["rules"][i]["reserved"].as_u64().unwrap());
+    assert_eq!(reserved, [5, 5], "one quantity");
+    assert_eq!((remaining(&server, "five", "k"), remaining(&server, "ten", "k")), (0, 5));
+}
+
+#[test]
+fn an_extension_after_the_deadline_is_a_409_and_a_bad_one_a_400() {
+    let server = ServerProcess::with_policy(GATEWAY);
+    for rule in ["tokens", "plain"] {
+        let body = json!({ "rule": rule, "key": "k", "cost": 5, "ttl_ms": 1 });
+        let id = reserve(&server, &body);
+        pause(Duration::from_millis(20));
+        let late = server.post("/v1/extend", &json!({ "reservation": id, "costs": { (rule): 6 } }));
+        assert_eq!(late.status, 409, "{late:?}");
+        assert_eq!(late.json()["detail"], "the reservation has expired; reserve anew");
+    }
+    let checks = json!([
+        { "rule": "requests", "key": "ann" }, { "rule": "tokens", "key": "ann", "cost": 50 },
+        { "rule": "plain", "key": "ann", "cost": 5 }
+    ]);
+    let id = reserve(&server, &json!({ "checks": checks }));
+    for (body, field) in [
+        (json!({}), "costs"),
+        (json!({ "costs": {} }), "costs"),
+        (json!({ "costs": { "requests": 2 } }), "costs"),
+        (json!({ "costs": { "unknown": 2 } }), "costs"),
+        (json!({ "costs": { "tokens": 4_294_967_297_u64 } }), "cost"),
+        (json!({ "costs": { "tokens": 60 }, "min": 61 }), "min"),
+        (json!({ "costs": { "tokens": 60 }, "min": 0 }), "min"),
+        (json!({ "costs": { "tokens": 60, "plain": 6 }, "min": 6 }), "min"),
+        (json!({ "costs": { "tokens": 60 }, "ttl_ms": 0 }), "ttl_ms"),
+        (json!({ "costs": { "tokens": 60 }, "ttl_ms": 3_600_001 }), "ttl_ms"),
+        (json!({ "cost": 60 }), "cost"),
+    ] {
+        let mut body = body;
+        body["reservation"] = id.clone();
+        let refused = server.post("/v1/extend", &body);
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{body}");
+    }
+    let costs = json!({ "tokens": 60 });
+    let unknown = server.post("/v1/extend", &json!({ "reservation": UNKNOWN, "costs": costs }));
+    assert_eq!(unknown.status, 404);
+    assert_eq!(remaining(&server, "tokens", "ann"), 9_950, "nothing changed");
+}
+
+#[test]
 fn an_id_makes_one_reservation_however_often_it_is_sent() {
     let server = ServerProcess::with_policy(POLICY);
     let body = json!({ "rule": "ten", "key": "k", "cost": 4, "id": "job-1" });

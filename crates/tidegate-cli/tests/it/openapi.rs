@@ -7,7 +7,7 @@ use testkit::schema::JsonSchemas;
 use testkit::server::{ServerProcess, ServerResponse, TempFolder};
 
 /// Every path and its methods. The document must not contain others.
-const ADDRESSES: [(&str, &str); 21] = [
+const ADDRESSES: [(&str, &str); 22] = [
     ("/healthz", "get"),
     ("/metrics", "get"),
     ("/openapi.json", "get"),
@@ -17,6 +17,7 @@ const ADDRESSES: [(&str, &str); 21] = [
     ("/v1/check", "post"),
     ("/v1/commit", "post"),
     ("/v1/explain", "get"),
+    ("/v1/extend", "post"),
     ("/v1/keys", "delete get"),
     ("/v1/keys/{rule}/{key}", "delete get"),
     ("/v1/live", "get"),
@@ -200,7 +201,7 @@ fn every_example_request_succeeds() {
         operation.check(&document, &response).unwrap();
         sent += 1;
     }
-    assert_eq!(sent, 11);
+    assert_eq!(sent, 12);
 }
 
 /// The schema of a body and the server refuse the same bodies.
@@ -285,7 +286,7 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
 
 /// Calls that share the type of their body, and fields of it.
 const CHECK_CALLS: [&str; 4] = ["/v1/check", "/v1/record", "/v1/refund", "/v1/reserve"];
-const SETTLE_CALLS: [&str; 3] = ["/v1/commit", "/v1/cancel", "/v1/renew"];
+const SETTLE_CALLS: [&str; 4] = ["/v1/commit", "/v1/cancel", "/v1/renew", "/v1/extend"];
 
 /// The schema of the body of a `POST`.
 fn body_schema<'a>(document: &'a Value, path: &str) -> &'a Value {
@@ -335,6 +336,9 @@ fn what_the_schema_of_a_body_offers_the_server_accepts() {
                 };
                 // Null counts as missing.
                 body[if is_check { "id" } else { field }] = Value::Null;
+                if *path == "/v1/extend" {
+                    body["costs"] = json!({ "budget": 4_294_967_296_u64 });
+                }
                 body[field] = value;
                 JsonSchemas(&document).check(schema, &body).unwrap();
                 let response = server.post(path, &body);
@@ -357,10 +361,13 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         for path in calls {
             let own = fields(path);
             for (field, property) in all.iter().filter(|(field, _)| own.get(*field).is_none()) {
-                let mut body = match calls.len() {
-                    4 => json!({ "rule": "budget", "key": "k" }),
-                    _ => json!({ "reservation": reserve(&server) }),
+                let mut body = match calls == CHECK_CALLS {
+                    true => json!({ "rule": "budget", "key": "k" }),
+                    false => json!({ "reservation": reserve(&server) }),
                 };
+                if *path == "/v1/extend" {
+                    body["costs"] = json!({ "budget": 1 });
+                }
                 body[field] = offered(field, property)[1].clone();
                 let schema = body_schema(&document, path);
                 assert!(JsonSchemas(&document).check(schema, &body).is_err(), "{path}: {body}");
@@ -376,6 +383,7 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
     let expected = [
         "/v1/cancel cost",
         "/v1/cancel costs",
+        "/v1/cancel min",
         "/v1/cancel model",
         "/v1/cancel ttl_ms",
         "/v1/cancel usage",
@@ -383,7 +391,11 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         "/v1/check on_expiry",
         "/v1/check ttl_ms",
         "/v1/check usage",
+        "/v1/commit min",
         "/v1/commit ttl_ms",
+        "/v1/extend cost",
+        "/v1/extend model",
+        "/v1/extend usage",
         "/v1/record model",
         "/v1/record on_expiry",
         "/v1/record ttl_ms",
@@ -396,6 +408,7 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         "/v1/refund wait_ms",
         "/v1/renew cost",
         "/v1/renew costs",
+        "/v1/renew min",
         "/v1/renew model",
         "/v1/renew usage",
         "/v1/reserve wait_ms",
@@ -776,8 +789,24 @@ impl Servers {
 
     fn settling<'s>(&'s self, all: &mut Vec<(&'s ServerProcess, Request)>) {
         let unknown = json!({ "reservation": "00000000000000000000000000000000" });
-        for path in ["/v1/commit", "/v1/cancel", "/v1/renew"] {
-            let body = json!({ "reservation": reserve(&self.open) });
+        let extend = |reservation: &Value, total: u64| json!({ "reservation": reservation, "costs": { "budget": total } });
+        let held = reserve(&self.open);
+        for total in [600, 10_001] {
+            let request = Request::new("post", "/v1/extend").json(&extend(&held, total));
+            all.push((&self.open, request));
+        }
+        all.push((
+            &self.open,
+            Request::new("post", "/v1/cancel").json(&json!({ "reservation": held })),
+        ));
+        all.push((&self.open, Request::new("post", "/v1/extend").json(&extend(&held, 700))));
+        for path in ["/v1/commit", "/v1/cancel", "/v1/renew", "/v1/extend"] {
+            let mut body = json!({ "reservation": reserve(&self.open) });
+            let mut unknown = unknown.clone();
+            if path == "/v1/extend" {
+                body["costs"] = json!({ "budget": 1 });
+                unknown["costs"] = json!({ "budget": 1 });
+            }
             let post = |path: &str, body: &Value| Request::new("post", path).json(body);
             all.push((&self.open, post(path, &body)));
             if path == "/v1/renew" {

@@ -167,6 +167,11 @@ fn wrong_words() -> Vec<Case> {
         words("an unknown reservation", &["TG.COMMIT", id, "1"], NO_HOLD),
         words("a reservation that is none", &["TG.CANCEL", "@"], NO_HOLD),
         words("an empty reservation", &["TG.RENEW", "", "1"], NO_HOLD),
+        words(
+            "an extension of an unknown reservation",
+            &["TG.EXTEND", id, "1", "api", "@", "2"],
+            NO_HOLD,
+        ),
         words("a throttle of 0", &["CL.THROTTLE", "@", "1", "0", "1"], NO_THROTTLE),
         words("a throttle of 0 seconds", &["CL.THROTTLE", "@", "1", "1", "0"], NO_THROTTLE),
         words(

@@ -323,6 +323,49 @@ rules:
 }
 
 #[test]
+fn a_reservation_is_extended_to_totals() {
+    let policy = r#"
+rules:
+  - { name: requests, unit: requests, key: [client_ip], limits: ["60/m"] }
+  - { name: tokens, unit: tokens, key: [client_ip], limits: ["fixed-window 10000/1h"] }
+"#;
+    let server = ServerProcess::with_policy(policy);
+    let mut client = RespConnection::connect(server.resp);
+    let reply = client.send("TG.MRESERVE 2 requests ann 1 tokens ann 1500");
+    let id = reply.items()[0].text();
+    for _ in 0..2 {
+        let extended = client.send(&format!("TG.EXTEND {id} 1 tokens ann 2000 TTL 60000"));
+        let expected = "[1, 0, [[requests, 1, 59], [tokens, 2000, 8000]]]";
+        assert!(extended.is(expected), "{extended}");
+    }
+    let denied = client.send(&format!("TG.EXTEND {id} 1 tokens ann 10001"));
+    assert_eq!(denied.items()[0].integer(), 0, "{denied}");
+    assert_eq!(client.send("TG.PEEK tokens ann").items()[2].integer(), 8_000);
+    let part = client.send(&format!("TG.EXTEND {id} 1 tokens ann 10001 MIN 3000"));
+    assert!(part.is("[1, 0, [[requests, 1, 59], [tokens, 10000, 0]]]"), "{part}");
+    for (words, error) in [
+        ("1 requests ann 2", "-ERR the reservation holds no permits of this rule and key"),
+        ("1 tokens bob 2", "-ERR the reservation holds no permits of this rule and key"),
+        (
+            "1 tokens ann 2 MIN 3",
+            "-ERR MIN needs one total of all rules, and is from 1 to that total",
+        ),
+        ("1 tokens ann 2 TTL 0", "-ERR TTL out of range; 1 ms to 1 h, or the lease of the limit"),
+        ("1 tokens ann 2 TTL 1 TTL 1", "-ERR syntax error; see the documentation of this command"),
+        ("1 tokens ann 4294967297", "-ERR the cost is too large; use at most 4294967296"),
+        ("0 tokens ann 2", "-ERR the number of checks must be from 1 to 16"),
+        ("1 tokens ann x", "-ERR value is not a whole number from 0 to 2^53"),
+    ] {
+        let reply = client.send(&format!("TG.EXTEND {id} {words}"));
+        assert!(reply.is(error), "{words}: {reply}");
+    }
+    let id = client.send("TG.RESERVE tokens bob 5 TTL 1").items()[0].text();
+    pause(Duration::from_millis(20));
+    let late = client.send(&format!("TG.EXTEND {id} 1 tokens bob 6"));
+    assert!(late.is("-ERR the reservation has expired; reserve anew"), "{late}");
+}
+
+#[test]
 fn holders_are_counted_until_they_let_go() {
     let server = server();
     let (mut one, mut other) =
@@ -461,7 +504,7 @@ fn clients_get_what_they_expect_on_connecting() {
             ("CLIENT NO-EVICT on", "+OK"),
             ("CLIENT NO-TOUCH on", "+OK"),
             ("CLIENT KILL x", "-ERR unknown subcommand; use SETNAME, GETNAME, ID, SETINFO or INFO"),
-            ("COMMAND COUNT", "31"),
+            ("COMMAND COUNT", "32"),
             ("COMMAND NOPE", "-ERR unknown subcommand; use COUNT, DOCS, INFO or LIST"),
             ("FLUSHALL", UNKNOWN),
             ("GET key", UNKNOWN),

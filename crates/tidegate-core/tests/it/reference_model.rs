@@ -152,7 +152,11 @@ impl Core {
                 *limit = new_limit;
                 *spec = new;
             }
-            ModelOp::Check | ModelOp::Peek | ModelOp::Hold { .. } | ModelOp::Enter { .. } => {
+            ModelOp::Check
+            | ModelOp::Peek
+            | ModelOp::Hold { .. }
+            | ModelOp::Enter { .. }
+            | ModelOp::Extend { .. } => {
                 unreachable!("handled by `decide`")
             }
         }

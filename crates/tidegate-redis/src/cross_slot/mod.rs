@@ -18,7 +18,7 @@ use tidegate::{Decision, EngineError, Op};
 
 use crate::protocol::request::ScriptOp;
 
-pub(crate) use settle::settle;
+pub(crate) use settle::{extend, settle};
 pub(crate) use slot_request::{CrossSlotCall, by_slot};
 
 /// Decides a call over several slots.

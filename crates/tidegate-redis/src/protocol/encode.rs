@@ -52,7 +52,7 @@ pub(crate) fn encode_call(
             PartHold::None => cmd.arg(""),
             PartHold::Made(expiry) => cmd.arg(u8::from(expiry == Expiry::Charge)),
             PartHold::Ended => cmd.arg("held"),
-            PartHold::Settled(cost) => cmd.arg(cost.get()),
+            PartHold::At(cost) => cmd.arg(cost.get()),
         };
         cmd.arg(&part.caller).arg(mode(&part.limit));
     }

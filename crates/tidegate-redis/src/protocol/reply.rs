@@ -29,6 +29,8 @@ pub(crate) enum Status<D = ScriptDecision> {
     HoldExists { is_active: bool },
     /// 7: the record of this hold, which was made with the same id, must be named.
     EarlierHold(HoldId),
+    /// 9: the hold has expired, and cannot be extended.
+    HoldExpired,
     /// 8: the extra keys of each part that must be named.
     MissingKeys(Vec<ExtraKeys>),
     /// `lean.lua` leaves it to `checks.lua`, which needs these keys of each part.
@@ -71,7 +73,7 @@ pub(crate) struct PartReply {
     pub(crate) verdict: Verdict,
     /// The permits in holds.
     pub(crate) held: u64,
-    /// Only of `settle`.
+    /// Only of `settle`; of `extend` what is reserved.
     pub(crate) settled: SettledCost,
 }
 
@@ -111,6 +113,7 @@ impl<D> Status<D> {
             4 => Self::AlreadySettled,
             5 => Self::HoldExists { is_active: reader.i64()? == 1 },
             7 => Self::EarlierHold(reader.id()?),
+            9 => Self::HoldExpired,
             8 => {
                 let missing = parts.iter().map(|_| ExtraKeys::from_bits(reader.i64()?));
                 Self::MissingKeys(missing.collect::<Option<_>>()?)
@@ -126,6 +129,7 @@ impl<D> Status<D> {
             Self::UnknownHold => Status::UnknownHold,
             Self::IdReused => Status::IdReused,
             Self::AlreadySettled => Status::AlreadySettled,
+            Self::HoldExpired => Status::HoldExpired,
             Self::HoldExists { is_active } => Status::HoldExists { is_active: *is_active },
             Self::EarlierHold(id) => Status::EarlierHold(*id),
             Self::MissingKeys(missing) => Status::MissingKeys(missing.clone()),
@@ -149,6 +153,7 @@ impl Status {
             Self::UnknownHold => Refusal::UnknownHold.into(),
             Self::IdReused | Self::HoldExists { .. } => Refusal::IdReused.into(),
             Self::AlreadySettled => Refusal::AlreadySettled.into(),
+            Self::HoldExpired => Refusal::HoldExpired.into(),
             // The executor retries these, and none has written.
             Self::OutsideCalendar(_)
             | Self::EarlierHold(_)
@@ -255,7 +260,7 @@ impl ScriptDecision {
     /// Whether the script has written this decision on `request`, if it is not a repetition.
     pub(crate) fn has_written(&self, request: &ScriptRequest) -> bool {
         match request.op {
-            ScriptOp::Check | ScriptOp::Hold | ScriptOp::Visit => {
+            ScriptOp::Check | ScriptOp::Hold | ScriptOp::Visit | ScriptOp::Extend => {
                 let mut parts = request.parts.iter().zip(&self.parts);
                 request.parts.iter().any(|part| !part.cost.is_zero())
                     && parts.all(|(part, reply)| reply.verdict.allowed || part.limit.is_shadow())
@@ -308,14 +313,15 @@ impl ScriptDecision {
     }
 
     /// The decision on a hold over these parts.
-    pub(crate) fn on_hold(&self, parts: &[LimitCharge], settles: bool) -> Decision {
+    pub(crate) fn on_hold(&self, parts: &[LimitCharge], op: ScriptOp) -> Decision {
         let mut decision = self.without_verdicts();
         let details = decision.details_mut();
         for (part, reply) in parts.iter().zip(&self.parts).filter(|(p, _)| !p.limit.is_shadow()) {
             details.held.push(Arc::clone(&part.limit));
             let at_start = SettledCost { reserved: part.cost, charged: part.cost, ..reply.settled };
             let settled = if part.is_held() { reply.settled } else { at_start };
-            details.settled.extend(settles.then_some(settled));
+            details.settled.extend((op == ScriptOp::Settle).then_some(settled));
+            details.reserved.extend(op.extends().then_some(settled.reserved));
         }
         for (part, reply) in parts.iter().zip(&self.parts) {
             decision.push(&part.limit, reply.verdict);
@@ -425,6 +431,11 @@ impl ReplyReader {
                 let mut cost = || self.u64().map(Cost::total);
                 let (reserved, charged, uncharged) = (cost()?, cost()?, cost()?);
                 part.settled = SettledCost { reserved, charged, uncharged };
+            }
+        }
+        if request.op.extends() {
+            for part in &mut parts {
+                part.settled.reserved = Cost::total(self.u64()?);
             }
         }
         if request.op == ScriptOp::Inspect {

@@ -33,10 +33,10 @@ pub(crate) enum PartHold {
     None,
     /// Held until it is settled, and with this expiry.
     Made(Expiry),
-    /// Settled at what is held; renewed or dropped.
+    /// Settled at what is held; renewed or dropped; not extended.
     Ended,
-    /// Settled at this cost.
-    Settled(Cost),
+    /// Settled at this cost, or extended to it.
+    At(Cost),
 }
 
 impl LimitCharge {
@@ -151,6 +151,9 @@ pub(crate) enum ScriptOp {
     Visit,
     Settle,
     Renew,
+    Extend,
+    /// Replies as `Extend` does, and extends nothing.
+    TryExtend,
     /// Releases a hold and deletes its record.
     Drop,
 }
@@ -169,6 +172,7 @@ impl ScriptOp {
             },
             Op::Settle { .. } => Self::Settle,
             Op::Renew { .. } => Self::Renew,
+            Op::Extend { .. } => Self::Extend,
             _ => {
                 let text = "operation not supported by this version of tidegate-redis; upgrade it";
                 return Err(EngineError::unavailable(StaticError(text)));
@@ -189,6 +193,8 @@ impl ScriptOp {
             Self::Visit => "visit",
             Self::Settle => "settle",
             Self::Renew => "renew",
+            Self::Extend => "extend",
+            Self::TryExtend => "try",
             Self::Drop => "drop",
         }
     }
@@ -196,7 +202,11 @@ impl ScriptOp {
     /// Whether the capacities at the end of the reply count: they may differ from those sent.
     /// `drop` returns them, too, but reports to no caller.
     pub(crate) fn returns_capacities(self) -> bool {
-        matches!(self, Self::Settle | Self::Renew)
+        matches!(self, Self::Settle | Self::Renew) || self.extends()
+    }
+
+    pub(crate) fn extends(self) -> bool {
+        matches!(self, Self::Extend | Self::TryExtend)
     }
 }
 
@@ -276,7 +286,7 @@ impl ScriptRequest {
     }
 
     pub(crate) fn may_write(&self) -> bool {
-        !matches!(self.op, ScriptOp::Peek | ScriptOp::Inspect)
+        !matches!(self.op, ScriptOp::Peek | ScriptOp::Inspect | ScriptOp::TryExtend)
     }
 
     /// Names the extra keys that each part needs in any case, and holds where there may be some.

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use tidegate::{
-    Call, Charge, Clock as _, Cost, Costs, Decision, Engine, EngineError, Expiry, HoldId,
-    IdempotencyKey, Key, Limit, ManualClock, Micros, Op, Refusal, Rule, RuleLimit, SystemClock,
+    Call, Charge, Clock as _, Cost, Costs, Decision, Engine, EngineError, Expiry, Extension,
+    HoldId, IdempotencyKey, Key, Limit, ManualClock, Micros, Op, Refusal, Rule, RuleCost,
+    RuleLimit, SystemClock,
 };
 use tidegate_model::TraceRng;
 use tidegate_redis::{Redis, RedisBuilder};
@@ -202,7 +203,9 @@ async fn a_key_of_the_wrong_type_leaves_everything_uncharged() {
         let state = names.iter().find(|name| name.ends_with("1") && name.contains(":second:"));
         let state = state.unwrap().clone();
         for prior in ["nothing", "charged", "held"] {
-            for op in ["check", "record", "refund", "reset", "hold", "lease", "settle", "renew"] {
+            let about_a_hold = ["settle", "renew", "extend"];
+            let on_charges = ["check", "record", "refund", "reset", "hold", "lease"];
+            for op in on_charges.into_iter().chain(about_a_hold) {
                 for broken in ["", ":log", ":holds"] {
                     if text == CONCURRENCY && ["check", "record", "refund"].contains(&op) {
                         continue;
@@ -215,7 +218,7 @@ async fn a_key_of_the_wrong_type_leaves_everything_uncharged() {
                     if prior == "held" {
                         decide_allowed(&engine, held(Expiry::Charge), &specs[1..]).await;
                     }
-                    let of_a_hold = op == "settle" || op == "renew";
+                    let of_a_hold = about_a_hold.contains(&op);
                     let mut id = HoldId::from(1);
                     if of_a_hold {
                         let made = decide_allowed(&engine, held(Expiry::Release), &specs).await;
@@ -234,6 +237,7 @@ async fn a_key_of_the_wrong_type_leaves_everything_uncharged() {
                         "hold" => held(Expiry::Release),
                         "lease" => held(Expiry::Charge),
                         "settle" => Op::Settle { id, costs: Costs::AsHeld },
+                        "extend" => Op::Extend { id, to: LONGER },
                         _ => Op::Renew { id, ttl: MINUTE },
                     };
                     let specs = if of_a_hold { &[][..] } else { &specs[..] };
@@ -335,6 +339,9 @@ async fn a_client_makes_calls_until_it_is_killed() {
 
 const SUBJECT: &str = "subject";
 
+/// An extension of the deadline alone.
+const LONGER: Extension<'static> = Extension { totals: &[], min: None, ttl: Some(MINUTE) };
+
 /// Three rules of every limit, all for one subject.
 fn limits_of_traffic() -> Vec<Arc<RuleLimit>> {
     let named = |(i, text)| (0..3).map(move |n| limit(&format!("r{i}-{n}"), text));
@@ -353,6 +360,10 @@ async fn traffic(engine: &Redis, seed: u64, calls: u64) {
             true => Costs::All(Cost::total(rng.below(13))),
             false => Costs::AsHeld,
         };
+        let total = Cost::total(rng.between(1, 10));
+        let extended = limits.iter().filter(|limit| !limit.limit().is_queue());
+        let totals: Vec<RuleCost<'_>> =
+            extended.map(|limit| RuleCost::new(limit.rule(), total).if_held()).collect();
         let op = match rng.below(20) {
             0..6 => Op::Check,
             6..8 => Op::Record,
@@ -360,10 +371,15 @@ async fn traffic(engine: &Redis, seed: u64, calls: u64) {
             10 => Op::Reset,
             11..15 => Op::hold(HoldId::random().unwrap(), ttl, expiry),
             15..17 => Op::Settle { id, costs },
-            17..19 => Op::Renew { id, ttl },
+            17 => Op::Renew { id, ttl },
+            18 => {
+                let min = rng.one_in(2).then_some(Cost::ONE);
+                let ttl = rng.one_in(2).then_some(ttl);
+                Op::Extend { id, to: Extension { totals: &totals, min, ttl } }
+            }
             _ => Op::Peek,
         };
-        let of_a_hold = matches!(op, Op::Settle { .. } | Op::Renew { .. });
+        let of_a_hold = op.about_hold().is_some();
         let count = if of_a_hold { 0 } else { rng.between(1, 3) };
         let specs: Vec<_> = (0..count)
             .map(|_| (&limits[rng.below(limits.len() as u64) as usize], SUBJECT, rng.below(8)))
@@ -706,8 +722,9 @@ async fn state_of_a_newer_version_is_refused_and_not_changed() {
             hold(),
             Op::Settle { id, costs: Costs::AsHeld },
             Op::Renew { id, ttl: MINUTE },
+            Op::Extend { id, to: LONGER },
         ] {
-            let of_a_hold = matches!(op, Op::Settle { .. } | Op::Renew { .. });
+            let of_a_hold = op.about_hold().is_some();
             if text == CONCURRENCY && matches!(op, Op::Check | Op::Record | Op::Refund) {
                 continue;
             }

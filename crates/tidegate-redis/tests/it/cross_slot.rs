@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use testkit::redis::RedisServer;
 use tidegate::{
-    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Expiry, Health,
-    HoldId, IdempotencyKey, Inspection, Key, ManualClock, Micros, Op, Refusal, Rule, RuleCost,
-    RuleLimit,
+    Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Expiry,
+    Extension, Health, HoldId, IdempotencyKey, Inspection, Key, ManualClock, Micros, Op, Refusal,
+    Rule, RuleCost, RuleLimit,
 };
 use tidegate_model::{
     ChangeModel, EngineSystem, Profile, SharingClass, Spec, Stats, System, TraceRng, run, run_size,
@@ -77,9 +77,7 @@ impl Engine for SubjectPerRule {
             let charges: Vec<Charge<'_>> = charges
                 .map(|(charge, key)| Charge { key: Key::from(&key[..]), ..*charge })
                 .collect();
-            let Op::Settle { id, costs: Costs::Each(each) } = call.op else {
-                return self.0.decide(Call { charges: &charges, ..call }).await;
-            };
+            let each = call.op.rule_costs();
             let keys = each.iter().map(|cost| Some(Self::key_of(cost.rule, cost.key?)));
             let keys: Vec<Option<Vec<String>>> = keys.collect();
             let each = each.iter().zip(&keys).map(|(cost, key)| {
@@ -87,8 +85,14 @@ impl Engine for SubjectPerRule {
                 RuleCost { key, ..*cost }
             });
             let each: Vec<RuleCost<'_>> = each.collect();
-            let op = Op::Settle { id, costs: Costs::Each(&each) };
-            self.0.decide(Call { op, ..call }).await
+            let op = match call.op {
+                Op::Settle { id, costs: Costs::Each(_) } => {
+                    Op::Settle { id, costs: Costs::Each(&each) }
+                }
+                Op::Extend { id, to } => Op::Extend { id, to: Extension { totals: &each, ..to } },
+                op => op,
+            };
+            self.0.decide(Call { op, charges: &charges, ..call }).await
         }))
     }
 
@@ -171,6 +175,7 @@ impl<S: System> System for HoldTracker<S> {
         for (part, verdict) in call.parts.iter().zip(&reply.verdicts) {
             let cell = &mut self.cells[part.cell];
             match call.op {
+                ModelOp::Extend { .. } if denied => {}
                 ModelOp::Check | ModelOp::Hold { .. } | ModelOp::Enter { .. } if denied => {
                     let wrote = verdict.allowed && part.cost > 0;
                     let ended = cell.iter_mut().filter(|held| wrote && held.earliest <= now);
@@ -178,7 +183,8 @@ impl<S: System> System for HoldTracker<S> {
                 }
                 ModelOp::Hold { ttl, .. }
                 | ModelOp::Enter { ttl, .. }
-                | ModelOp::Renew { ttl, .. } => {
+                | ModelOp::Renew { ttl, .. }
+                | ModelOp::Extend { ttl: Some(ttl), .. } => {
                     let end = now.saturating_add(ttl);
                     cell.push(TrackedHold { ttl, earliest: end, latest: end, is_expired: false });
                 }

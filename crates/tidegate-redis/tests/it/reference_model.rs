@@ -92,13 +92,14 @@ fn compare(class: SharingClass, wanted: u64) {
         writeln!(err, "scripts = model, {class:?}: {name}: {count} verdicts, 0 mismatches")
             .unwrap();
     }
-    let Stats { calls, changes, .. } = all;
+    let Stats { calls, changes, extensions, .. } = all;
     let traces = seeds.into_inner();
     writeln!(
         err,
         "scripts = model, {class:?}: {calls} decisions in {traces} traces with {changes} changed \
-         limits, 0 mismatches"
+         limits and {extensions} extensions, 0 mismatches"
     )
     .unwrap();
     assert!(changes > calls / 100, "{changes} changes");
+    assert!(extensions > calls / 200, "{extensions} extensions");
 }

@@ -170,6 +170,16 @@ fn missing_extra_and_out_of_range_arguments_are_refused_before_the_first_write()
         ),
         ("expiry 2", ScriptCall::hold_as(&["0", "1", "2", "", ""])),
         ("an unknown operation", ScriptCall { op: "chek", ..check() }),
+        ("a malformed total", {
+            ScriptCall { op: "extend", ..ScriptCall::hold_as(&["0", "1", "0x1", "", ""]) }
+        }),
+        ("a least total that is none", {
+            ScriptCall { op: "extend", ..ScriptCall::hold_as(&["0", "1", "2", "", ""]) }
+        }),
+        ("a least total of 0", {
+            let extend = ScriptCall::hold_as(&["0", "1", "2", "", ""]);
+            ScriptCall { op: "extend", record: "0", ..extend }
+        }),
         ("a malformed settle cost", {
             ScriptCall { op: "settle", ..ScriptCall::hold_as(&["0", "1", "0x1", "", ""]) }
         }),
@@ -196,6 +206,14 @@ fn missing_extra_and_out_of_range_arguments_are_refused_before_the_first_write()
     check().to(&mut connection).unwrap();
     ScriptCall::hold().to(&mut connection).unwrap();
     let settle = ScriptCall { op: "settle", ..ScriptCall::hold_as(&["0", "1", "held", "", ""]) };
+    let extend = ScriptCall::hold_as(&["0", "1", "2", "", ""]);
+    let extend = ScriptCall { op: "extend", ttl: "0", record: "", ..extend };
+    let Value::Array(reply) = extend.to(&mut connection).unwrap() else { panic!("no array") };
+    // Allowed and 2 held; then the size, and what is reserved.
+    assert_eq!(
+        [&reply[0], &reply[5], &reply[11], &reply[12], &reply[13]],
+        [1, 1, 2, 5, 2].map(Value::Int).each_ref()
+    );
     let nothing = ScriptCall { parts: Vec::new(), names: Vec::new(), ..settle.clone() };
     nothing.to(&mut connection).expect_err("no parts");
     let Value::Array(reply) = settle.to(&mut connection).unwrap() else { panic!("no array") };

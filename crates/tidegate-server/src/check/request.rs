@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Costs, Op};
+use tidegate::{Costs, Extension, Op};
 
 /// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,4 +78,6 @@ pub enum SettleAction<'a> {
     Cancel,
     /// Let it expire this long from now.
     Renew(Duration),
+    /// Hold more, if every limit allows it.
+    Extend(Extension<'a>),
 }

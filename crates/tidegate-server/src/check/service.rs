@@ -10,8 +10,8 @@ use std::time::Duration;
 use tidegate::policy::{ListMode, Request, RuleTarget};
 use tidegate::{
     Clock, Costs, Decision, Engine, EngineError, Expiry, Health, HoldId, IdempotencyKey,
-    Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy, Refusal, Reservation,
-    RuleCheck, RuleCost, RuleLimit, Settled,
+    Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy, Refusal, RuleCheck,
+    RuleCost, RuleLimit, Settled,
 };
 
 use super::accounting::Accounting;
@@ -272,40 +272,47 @@ impl CheckService {
         Ok(read(plan, &self.decide(active, Operation::Peek, plan, context).await?))
     }
 
-    /// Ends a reservation, or renews it.
+    /// Ends a reservation, renews it or extends it. Only an extension can be denied.
     pub async fn settle(
         &self,
         id: HoldId,
         action: SettleAction<'_>,
     ) -> Result<CheckDecision, CheckError> {
-        let reservation = self.limiter.reservation(id);
+        let mut reservation = self.limiter.reservation(id);
         let result = match action {
             SettleAction::Commit(Costs::AsHeld) => reservation.commit_all().await,
             SettleAction::Commit(Costs::All(cost)) => reservation.commit(cost.get()).await,
-            SettleAction::Commit(Costs::Each(each)) => self.commit_each(reservation, each).await,
+            SettleAction::Commit(Costs::Each(each)) => {
+                let keys = self.counted_keys(each);
+                reservation.commit_each(&with_keys(each, &keys)).await
+            }
             SettleAction::Cancel => reservation.cancel().await,
             SettleAction::Renew(ttl) => {
                 let decision = reservation.renew(ttl).await;
+                return self.settled(id, action, decision);
+            }
+            SettleAction::Extend(to) => {
+                let keys = self.counted_keys(to.totals);
+                let totals = with_keys(to.totals, &keys);
+                let mut extend = reservation.extend_to(&totals);
+                if let Some(min) = to.min {
+                    extend = extend.at_least(min.get());
+                }
+                if let Some(ttl) = to.ttl {
+                    extend = extend.ttl(ttl.into());
+                }
+                let decision = or_denied(extend.await);
                 return self.settled(id, action, decision);
             }
         };
         self.settled(id, action, result.map(Settled::into_decision))
     }
 
-    /// Commits with the keys as the rules count them.
-    async fn commit_each(
-        &self,
-        reservation: Reservation,
-        costs: &[RuleCost<'_>],
-    ) -> Result<Settled, EngineError> {
+    /// The keys of these costs as their rules count them, if they differ.
+    fn counted_keys(&self, costs: &[RuleCost<'_>]) -> Vec<Option<Vec<String>>> {
         let active = self.active();
         let keys = costs.iter().map(|cost| active.policy.counted_key(cost.rule, cost.key?));
-        let keys: Vec<Option<Vec<String>>> = keys.collect();
-        let costs = costs.iter().zip(&keys).map(|(cost, counted)| {
-            let key = counted.as_deref().map(Key::from).or(cost.key);
-            RuleCost { key, ..*cost }
-        });
-        reservation.commit_each(&costs.collect::<Vec<_>>()).await
+        keys.collect()
     }
 
     fn settled(
@@ -314,8 +321,11 @@ impl CheckService {
         action: SettleAction<'_>,
         result: Result<Decision, EngineError>,
     ) -> Result<CheckDecision, CheckError> {
-        let decision = result.map_err(|error| self.accounting.count_error(error))?;
+        let mut decision = result.map_err(|error| self.accounting.count_error(error))?;
         let active = self.active();
+        if let SettleAction::Extend(_) = action {
+            active.retry_jitter.iter().for_each(|jitter| decision.jitter_retry_after(*jitter));
+        }
         let model = active.reserved_model(id).unwrap_or(Metrics::OTHER);
         let mut before = None;
         for (limit, cost) in decision.held().iter().zip(decision.settled()) {
@@ -332,6 +342,7 @@ impl CheckService {
         let limits = decision.held().iter().cloned().collect();
         let ttl = match action {
             SettleAction::Renew(ttl) if !decision.expired() => Some(ttl.into()),
+            SettleAction::Extend(to) => to.ttl.filter(|_| decision.allowed()),
             _ => None,
         };
         let headers = self.active().headers;
@@ -381,11 +392,7 @@ impl CheckService {
             check = check.idempotency_key(id);
         }
         let result = match operation {
-            Operation::Wait(timeout) => match check.wait(timeout).await {
-                Ok(decision) => Ok(decision),
-                Err(Limited::Denied(decision)) => Ok(*decision),
-                Err(Limited::NoAnswer(error)) => Err(error),
-            },
+            Operation::Wait(timeout) => or_denied(check.wait(timeout).await),
             _ => check.await,
         };
         let mut decision = match result {
@@ -424,6 +431,24 @@ impl fmt::Debug for CheckService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CheckService").finish_non_exhaustive()
     }
+}
+
+/// The decision, whether or not it is a denial.
+fn or_denied(result: Result<Decision, Limited>) -> Result<Decision, EngineError> {
+    match result {
+        Ok(decision) => Ok(decision),
+        Err(Limited::Denied(decision)) => Ok(*decision),
+        Err(Limited::NoAnswer(error)) => Err(error),
+    }
+}
+
+/// The same costs with these keys.
+fn with_keys<'a>(costs: &[RuleCost<'a>], keys: &'a [Option<Vec<String>>]) -> Vec<RuleCost<'a>> {
+    let costs = costs.iter().zip(keys).map(|(cost, counted)| {
+        let key = counted.as_deref().map(Key::from).or(cost.key);
+        RuleCost { key, ..*cost }
+    });
+    costs.collect()
 }
 
 /// What a call has in addition to its plan.

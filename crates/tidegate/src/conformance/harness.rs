@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_core::{Cost, Expiry, Limit, Micros, Verdict, Wait};
 
 use crate::{
-    Call, Charge, Clock, Costs, Decision, Engine, EngineError, HoldId, IdempotencyKey, Inspection,
-    Key, ManualClock, Op, Rule, RuleLimit, Unit,
+    Call, Charge, Clock, Costs, Decision, Engine, EngineError, Extension, HoldId, IdempotencyKey,
+    Inspection, Key, ManualClock, Op, Rule, RuleLimit, Unit,
 };
 
 /// Limits of every chargeable algorithm and mode, all with a capacity of 10.
@@ -142,6 +142,16 @@ impl Harness {
     pub(super) async fn renew(&self, id: HoldId, ttl: Micros) -> Result<Decision, EngineError> {
         self.engine
             .decide(Call { op: Op::Renew { id, ttl }, charges: &[], idempotency_key: None })
+            .await
+    }
+
+    pub(super) async fn extend(
+        &self,
+        id: HoldId,
+        to: Extension<'_>,
+    ) -> Result<Decision, EngineError> {
+        self.engine
+            .decide(Call { op: Op::Extend { id, to }, charges: &[], idempotency_key: None })
             .await
     }
 

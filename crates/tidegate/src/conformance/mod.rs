@@ -15,6 +15,7 @@
 //! - `admission`: what passes, and when to retry. `all_or_none`: calls of several limits.
 //! - `operations`: record, refund, reset, inspect, changes of the limit, steps of the clock.
 //! - `budgets`: reservations of several rules, each settled at its own cost.
+//! - `extensions`: reservations that are extended.
 //! - `holds`: reservations and concurrency. `enter`: check and concurrency slot in one step.
 //! - `idempotency`: at most one charge per id. `shadow`: shadow limits. `refusals`: invalid calls.
 //! - `harness`: the engine under test, and helpers for calls.
@@ -23,6 +24,7 @@ mod admission;
 mod all_or_none;
 mod budgets;
 mod enter;
+mod extensions;
 mod harness;
 mod holds;
 mod idempotency;
@@ -43,6 +45,7 @@ pub async fn run<E: Engine>(make: impl Fn(ManualClock) -> E) {
     operations::run(new).await;
     holds::run(new).await;
     budgets::run(new).await;
+    extensions::run(new).await;
     enter::run(new).await;
     idempotency::run(new).await;
     refusals::run(new).await;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tidegate_core::{Cost, Expiry, Micros};
 
 use super::bounds;
-use super::costs::Costs;
+use super::costs::{Costs, Extension, HeldPart, RuleCost};
 use super::error::{EngineError, Refusal};
 use super::ids::{HoldId, IdempotencyKey};
 use super::rule_limit::{OnReserve, RuleLimit};
@@ -35,12 +36,21 @@ pub enum Op<'a> {
         /// The actual costs.
         costs: Costs<'a>,
     },
-    /// Extend a hold to `ttl` from now. The call has no charges.
+    /// Let a hold last `ttl` from now. The call has no charges.
     Renew {
         /// The hold.
         id: HoldId,
         /// The new duration, from now.
         ttl: Micros,
+    },
+    /// Hold more permits under an active hold, if every limit allows it. The call has no charges.
+    /// A denial changes nothing, and neither does a repeated call. An expired hold is refused:
+    /// [`Refusal::HoldExpired`].
+    Extend {
+        /// The hold.
+        id: HoldId,
+        /// What to hold.
+        to: Extension<'a>,
     },
 }
 
@@ -126,6 +136,39 @@ impl Op<'_> {
         Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind: HoldKind::Entry })
     }
 
+    /// The hold that the operation is about. Such a call has no charges.
+    pub fn about_hold(&self) -> Option<HoldId> {
+        match *self {
+            Self::Settle { id, .. } | Self::Renew { id, .. } | Self::Extend { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The costs by rule that the operation names: what is charged or, to extend a hold, what is held
+    /// in total.
+    pub fn rule_costs(&self) -> &[RuleCost<'_>] {
+        match self {
+            Self::Settle { costs: Costs::Each(each), .. } => each,
+            Self::Extend { to, .. } => to.totals,
+            _ => &[],
+        }
+    }
+
+    /// The cost of each part of the hold that the operation names; `None` is what is held.
+    /// `is_of(i, key)` is whether the i-th part is of this key. An engine calls it before it changes
+    /// the hold.
+    pub fn costs_of_parts(
+        &self,
+        parts: &[HeldPart<'_>],
+        is_of: impl Fn(usize, Key<'_>) -> bool,
+    ) -> Result<SmallVec<[Option<Cost>; 2]>, Refusal> {
+        match self {
+            Self::Settle { costs, .. } => costs.of_parts(parts, is_of),
+            Self::Extend { to, .. } => to.of_parts(parts, is_of),
+            _ => Ok(SmallVec::from_elem(None, parts.len())),
+        }
+    }
+
     /// Whether the operation takes concurrency slots and charges all other limits.
     pub fn is_entry(&self) -> bool {
         matches!(self, Self::Hold(HoldSpec { kind: HoldKind::Entry, .. }))
@@ -190,10 +233,12 @@ impl Call<'_> {
 
     /// Refuses invalid calls. Every engine calls it first.
     pub fn validate(&self) -> Result<(), EngineError> {
-        let is_about_hold = matches!(self.op, Op::Settle { .. } | Op::Renew { .. });
         let count = self.charges.len();
-        if is_about_hold != (count == 0) || count > Self::MAX_CHARGES {
+        if self.op.about_hold().is_some() != (count == 0) || count > Self::MAX_CHARGES {
             return Err(Refusal::ChargeCount(count).into());
+        }
+        if let Op::Extend { to, .. } = self.op {
+            to.validate()?;
         }
         if self.op.is_per_request() && self.idempotency_key.is_some() {
             return Err(Refusal::EnterTakesNoId.into());

@@ -1,7 +1,7 @@
-//! The actual costs of a hold, given when it is settled.
+//! The costs of a hold by rule: the actual ones when it is settled, and totals to extend it to.
 
 use smallvec::SmallVec;
-use tidegate_core::Cost;
+use tidegate_core::{Cost, Micros};
 
 use super::error::Refusal;
 use super::rule_limit::RuleLimit;
@@ -20,7 +20,20 @@ pub enum Costs<'a> {
     Each(&'a [RuleCost<'a>]),
 }
 
-/// The actual cost of one rule.
+/// What a hold is extended to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extension<'a> {
+    /// What the limits of these rules hold then in total, not in addition; a limit that holds more
+    /// keeps it. The limits of other rules stay as they are.
+    pub totals: &'a [RuleCost<'a>],
+    /// If the totals do not fit, as much as fits is held, but at least this. All totals must be
+    /// equal then: one quantity is granted to all rules. `None` grants all or nothing.
+    pub min: Option<Cost>,
+    /// The hold lasts this long from now. `None` keeps its deadline.
+    pub ttl: Option<Micros>,
+}
+
+/// The actual cost of one rule, or the total that it is extended to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleCost<'a> {
     /// The name of the rule.
@@ -128,6 +141,40 @@ impl<'a> Costs<'a> {
             }
         }
         Ok(costs)
+    }
+}
+
+impl<'a> Extension<'a> {
+    /// Refuses totals above [`Cost::MAX`], and a minimum that is no part of one total.
+    pub(crate) fn validate(&self) -> Result<(), Refusal> {
+        for total in self.totals {
+            Cost::new(total.cost.get()).map_err(Refusal::Cost)?;
+        }
+        let (Some(min), Some(RuleCost { cost: first, .. })) = (self.min, self.totals.first())
+        else {
+            return Ok(());
+        };
+        let is_one = self.totals.iter().all(|total| total.cost == *first);
+        if is_one && (Cost::ONE..=*first).contains(&min) { Ok(()) } else { Err(Refusal::MinCost) }
+    }
+
+    /// The largest total.
+    pub fn want(&self) -> Cost {
+        self.totals.iter().map(|total| total.cost).max().unwrap_or_default()
+    }
+
+    /// The total of each part that is named, as [`Costs::of_parts`]. A queue is refused.
+    pub(super) fn of_parts(
+        &self,
+        parts: &[HeldPart<'_>],
+        is_of: impl Fn(usize, Key<'a>) -> bool,
+    ) -> Result<SmallVec<[Option<Cost>; 2]>, Refusal> {
+        let totals = Costs::Each(self.totals).of_parts(parts, is_of)?;
+        let named = parts.iter().zip(&totals).filter(|(_, total)| total.is_some());
+        match named.map(|(part, _)| part.limit).find(|limit| limit.limit().is_queue()) {
+            Some(queue) => Err(Refusal::QueueExtended(queue.rule().into())),
+            None => Ok(totals),
+        }
     }
 }
 

@@ -69,8 +69,8 @@ impl Source {
 pub struct Decision {
     /// Where the call was decided.
     pub source: Source,
-    /// Verdicts of the enforced limits, in charge order; for a settled or renewed hold, one per
-    /// limit held.
+    /// Verdicts of the enforced limits, in charge order; for a settled, renewed or extended hold,
+    /// one per limit held.
     pub verdicts: SmallVec<[Verdict; 2]>,
     details: Option<Box<DecisionDetails>>,
 }
@@ -81,10 +81,12 @@ pub struct Decision {
 pub struct DecisionDetails {
     /// Verdicts of shadow limits, in charge order.
     pub shadow: Vec<Verdict>,
-    /// The limits held, for a settled or renewed hold.
+    /// The limits held, for a settled, renewed or extended hold.
     pub held: Vec<Arc<RuleLimit>>,
     /// What each limit held was charged, for a settled hold.
     pub settled: Vec<SettledCost>,
+    /// What is reserved of each limit held, for an extended hold.
+    pub reserved: Vec<Cost>,
     /// Permits given back by a refund: the largest number over the limits.
     pub refunded: Cost,
     /// The hold had expired before it was settled or renewed.
@@ -102,6 +104,7 @@ impl DecisionDetails {
         shadow: Vec::new(),
         held: Vec::new(),
         settled: Vec::new(),
+        reserved: Vec::new(),
         refunded: Cost::ZERO,
         expired: false,
         hold: None,
@@ -114,7 +117,8 @@ impl DecisionDetails {
 impl PartialEq for DecisionDetails {
     fn eq(&self, other: &Self) -> bool {
         let fields = |of: &Self| (of.refunded, of.expired, of.hold, of.repeated);
-        let lists = |of: &Self| (of.shadow.clone(), of.held.clone(), of.settled.clone());
+        let costs = |of: &Self| (of.settled.clone(), of.reserved.clone());
+        let lists = |of: &Self| (of.shadow.clone(), of.held.clone(), costs(of));
         lists(self) == lists(other) && fields(self) == fields(other)
     }
 }
@@ -186,6 +190,7 @@ impl Decision {
             details.shadow = Vec::new();
             details.held = Vec::new();
             details.settled = Vec::new();
+            details.reserved = Vec::new();
             details.lines = Vec::new();
         }
         stored
@@ -208,7 +213,7 @@ impl Decision {
         &self.details().shadow
     }
 
-    /// The limits held, for a settled or renewed hold.
+    /// The limits held, for a settled, renewed or extended hold.
     pub fn held(&self) -> &[Arc<RuleLimit>] {
         &self.details().held
     }
@@ -216,6 +221,12 @@ impl Decision {
     /// What each limit held was charged, for a settled hold.
     pub fn settled(&self) -> &[SettledCost] {
         &self.details().settled
+    }
+
+    /// What is reserved of each limit held, for an extended hold: with a minimum, it may be less than
+    /// the total of the call.
+    pub fn reserved(&self) -> &[Cost] {
+        &self.details().reserved
     }
 
     /// Permits given back by a refund: the largest number over the limits.

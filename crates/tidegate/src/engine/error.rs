@@ -140,6 +140,12 @@ pub enum Refusal {
     UnknownHold,
     /// The hold was settled with another cost.
     AlreadySettled,
+    /// The hold has expired: what was released may be another caller's, what was charged is charged.
+    HoldExpired,
+    /// A minimum without one total for all rules, or not from 1 to this total.
+    MinCost,
+    /// A hold of a queue cannot be extended.
+    QueueExtended(Box<str>),
     /// One cost for a hold of this many rules, which were held at different costs.
     DifferentCosts(usize),
     /// A cost of a rule of which the hold has no permits.
@@ -172,7 +178,10 @@ impl Refusal {
     /// Whether the store found this out. All other refusals follow from the call alone, before the
     /// store is contacted.
     pub(crate) fn is_from_store(&self) -> bool {
-        matches!(self, Self::IdReused | Self::UnknownHold | Self::AlreadySettled)
+        matches!(
+            self,
+            Self::IdReused | Self::UnknownHold | Self::AlreadySettled | Self::HoldExpired
+        )
     }
 }
 
@@ -204,6 +213,13 @@ impl fmt::Display for Refusal {
             Self::UnknownHold => f.write_str("no such reservation, or its record was forgotten"),
             Self::AlreadySettled => {
                 f.write_str("the reservation was already settled with another cost")
+            }
+            Self::HoldExpired => f.write_str("the reservation has expired; reserve anew"),
+            Self::MinCost => f.write_str(
+                "min needs one cost of all rules that are named, and is from 1 to that cost",
+            ),
+            Self::QueueExtended(rule) => {
+                write!(f, "rule {rule:?} is a queue: its reservations cannot be extended")
             }
             Self::DifferentCosts(rules) => write!(
                 f,

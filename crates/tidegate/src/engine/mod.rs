@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use tidegate_core::{RecoveryPoint, Standing};
 
 pub use self::call::{Call, Charge, HoldKind, HoldSpec, Op};
-pub use self::costs::{Costs, HeldPart, RuleCost, SettledCost};
+pub use self::costs::{Costs, Extension, HeldPart, RuleCost, SettledCost};
 pub use self::decision::{Decision, DecisionDetails, Source};
 pub use self::error::{EngineError, ForeignState, MemoryFull, Refusal};
 pub use self::health::{Circuit, Health, Shards};

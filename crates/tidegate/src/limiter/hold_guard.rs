@@ -6,7 +6,7 @@ use super::Limiter;
 use super::hold_settlement::{HoldContents, HoldSettlement, OwnedCosts, needs_retry};
 use super::poll_once::poll_once;
 use crate::policy::Plan;
-use crate::{Call, Costs, Decision, EngineError, HoldId, HoldSpec, Op};
+use crate::{Call, Costs, Decision, EngineError, Extension, HoldId, HoldSpec, Op};
 
 /// A hold that is settled on drop, unless it is kept.
 pub(super) struct HoldGuard {
@@ -68,6 +68,20 @@ impl HoldGuard {
     pub(super) async fn renew(&self, ttl: Micros) -> Result<Decision, EngineError> {
         let op = Op::Renew { id: self.id, ttl };
         self.limiter.decide_call(Call { op, charges: &[], idempotency_key: None }).await
+    }
+
+    /// Holds more, if every limit allows it.
+    pub(super) async fn extend(&mut self, to: Extension<'_>) -> Result<Decision, EngineError> {
+        let op = Op::Extend { id: self.id, to };
+        let call = Call { op, charges: &[], idempotency_key: None };
+        let decision = self.limiter.decide_call(call).await?;
+        if decision.allowed() {
+            self.contents.extend(to.totals, &decision);
+            if let (Some(within), Some(ttl)) = (&mut self.settle_within, to.ttl) {
+                *within = ttl;
+            }
+        }
+        Ok(decision)
     }
 
     pub(super) async fn settle(mut self, costs: OwnedCosts) -> Result<Decision, EngineError> {

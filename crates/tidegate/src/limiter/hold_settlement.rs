@@ -151,6 +151,20 @@ impl HoldContents {
         }
     }
 
+    /// Sets what is held after an extension to `totals` that was granted.
+    pub(super) fn extend(&mut self, totals: &[RuleCost<'_>], decision: &Decision) {
+        let granted = decision.reserved().iter().max().copied().unwrap_or_default();
+        for held in &mut self.charges {
+            let is_meant = |total: &&RuleCost<'_>| {
+                let is_key = |key| held.of.charge(Cost::ZERO).key == key;
+                total.rule == held.of.limit().rule() && total.key.is_none_or(is_key)
+            };
+            if let Some(total) = totals.iter().find(is_meant) {
+                held.cost = held.cost.max(total.cost.min(granted));
+            }
+        }
+    }
+
     pub(super) fn lines(&self) -> &[u64] {
         &self.lines
     }

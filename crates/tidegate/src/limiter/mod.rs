@@ -40,7 +40,7 @@ use tidegate_core::{Cost, Limit};
 pub use self::check::Check;
 pub use self::enter::{Enter, Entered};
 pub use self::global::GlobalInUse;
-pub use self::reservation::{Reservation, Reserve};
+pub use self::reservation::{Extend, Reservation, Reserve};
 pub use self::settlement::Settled;
 use self::settlement_counts::SettlementCounts;
 pub use self::slot::Slot;
@@ -303,7 +303,8 @@ impl Limiter {
     #[inline]
     fn after(&self, call: &Call<'_>, result: &mut Result<Decision, EngineError>) {
         match (call.op, result) {
-            (Op::Check | Op::Peek | Op::Renew { .. }, _) | (Op::Hold(_), Err(_)) => {}
+            (Op::Check | Op::Peek | Op::Renew { .. } | Op::Extend { .. }, _)
+            | (Op::Hold(_), Err(_)) => {}
             (Op::Hold(_), Ok(decision)) => note_hold(call, decision),
             (Op::Record | Op::Refund | Op::Reset, _) => {
                 self.shared.queues.wake(call.charges.iter().map(line_of_charge));

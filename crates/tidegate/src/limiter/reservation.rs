@@ -13,7 +13,8 @@ use super::hold_settlement::OwnedCosts;
 use super::settlement::Settled;
 use super::{Limited, Limiter};
 use crate::{
-    Costs, Decision, EngineError, HoldId, HoldKind, HoldSpec, Key, Op, RuleCheck, RuleCost,
+    Costs, Decision, EngineError, Extension, HoldId, HoldKind, HoldSpec, Key, Op, RuleCheck,
+    RuleCost,
 };
 
 impl Limiter {
@@ -200,9 +201,63 @@ impl Reservation {
         self.guard.renew(ttl.into()).await
     }
 
+    /// Reserves more while the work goes on, for example while a response streams: `totals` are what
+    /// each rule has reserved then, not what is added, so that a repeated call does nothing. Rules
+    /// that are not named stay as they are.
+    ///
+    /// If a limit denies it, nothing changes: end the work, and commit what it has used. An expired
+    /// reservation is refused ([`Refusal::HoldExpired`](crate::Refusal::HoldExpired)). What is added
+    /// may be used only after this returns.
+    ///
+    /// ```
+    /// # async fn stream(mut reserved: tidegate::Reservation) -> Result<(), tidegate::Limited> {
+    /// use tidegate::{Cost, RuleCost};
+    /// reserved.extend_to(&[RuleCost::new("tokens", Cost::total(2_000))]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn extend_to<'a>(&'a mut self, totals: &'a [RuleCost<'a>]) -> Extend<'a> {
+        Extend { reservation: self, to: Extension { totals, min: None, ttl: None } }
+    }
+
     /// Keeps the reservation beyond this value; settle it by id.
     pub fn keep(mut self) -> HoldId {
         self.guard.keep()
+    }
+}
+
+/// The extension of a reservation; made when awaited.
+#[must_use = "does nothing unless awaited"]
+#[derive(Debug)]
+pub struct Extend<'a> {
+    reservation: &'a mut Reservation,
+    to: Extension<'a>,
+}
+
+impl Extend<'_> {
+    /// Reserves as much as fits, but at least `min`, in total: one quantity for all rules, which must
+    /// name the same total. [`Decision::reserved`] has what was granted.
+    pub fn at_least(mut self, min: u64) -> Self {
+        self.to.min = Some(Cost::total(min));
+        self
+    }
+
+    /// Lets the reservation last `ttl` from now, if the extension is granted.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.to.ttl = Some(ttl.into());
+        self
+    }
+}
+
+impl<'a> IntoFuture for Extend<'a> {
+    type Output = Result<Decision, Limited>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let decision = self.reservation.guard.extend(self.to).await?;
+            if decision.allowed() { Ok(decision) } else { Err(Limited::denied(decision)) }
+        })
     }
 }
 

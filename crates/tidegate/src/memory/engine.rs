@@ -25,6 +25,7 @@ impl Memory {
         match call.op {
             Op::Settle { id, costs } => self.settle(id, costs),
             Op::Renew { id, ttl } => self.renew(id, ttl),
+            Op::Extend { id, to } => self.extend(id, to),
             _ => self.decide_general_locked(call),
         }
     }

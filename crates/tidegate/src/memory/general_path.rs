@@ -186,7 +186,7 @@ impl Memory {
                     cell.clear(now, budget);
                 }
             }
-            Op::Peek | Op::Settle { .. } | Op::Renew { .. } => {}
+            Op::Peek | Op::Settle { .. } | Op::Renew { .. } | Op::Extend { .. } => {}
         }
         Cost::ZERO
     }
@@ -288,7 +288,7 @@ fn writes(op: Op<'_>, allowed: bool) -> bool {
     match op {
         Op::Check | Op::Hold(_) => allowed,
         Op::Record | Op::Refund | Op::Reset => true,
-        Op::Peek | Op::Settle { .. } | Op::Renew { .. } => false,
+        Op::Peek | Op::Settle { .. } | Op::Renew { .. } | Op::Extend { .. } => false,
     }
 }
 
@@ -305,6 +305,7 @@ fn store_hold<'a, 'p: 'a>(
     let cell = |part: &CellCharge<'p>| HeldCell {
         limit: part.limit.clone(),
         fingerprint: part.fingerprint,
+        first_cost: part.cost,
         cost: part.cost,
         expiry: spec.holds(part.limit).then(|| spec.expiry_of(part.limit)),
         actual: Cost::ZERO,

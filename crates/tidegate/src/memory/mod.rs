@@ -1,8 +1,8 @@
 //! In-process engine. Imports: clock, engine, fingerprint, key, sync.
 //!
 //! - `state`: shards, holds, overflow buckets, budgets. `builder`: settings. `engine`: the trait.
-//! - `fast_path`: checks on packed states. `general_path`: every other call with charges. `settle`:
-//!   calls about a hold.
+//! - `fast_path`: checks on packed states. `general_path`: every other call with charges. `settle`,
+//!   `extend`: calls about a hold.
 //! - `locked_shards`: shards and cells of a call under lock; overflow buckets when there is no
 //!   room.
 //! - `shard`, `packed_table`, `cell`, `table`, `id_table`, `records`: what is stored. `slot_index`:
@@ -13,6 +13,7 @@ mod budget;
 mod builder;
 mod cell;
 mod engine;
+mod extend;
 mod fast_path;
 mod general_path;
 mod id_table;

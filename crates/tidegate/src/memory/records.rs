@@ -8,7 +8,10 @@ use tidegate_core::{Cost, Expiry, Micros, Verdict};
 use super::budget::HeapSize;
 use super::rule_records::RuleNumber;
 use super::table::HeapBytes;
-use crate::{Decision, HeldPart, HoldId, IdempotencyKey, RuleLimit, SettledCost, Source};
+use crate::fingerprint::fingerprint as fingerprint_of;
+use crate::{
+    Decision, HeldPart, HoldId, IdempotencyKey, Op, Refusal, RuleLimit, SettledCost, Source,
+};
 
 /// A decision as it is stored: most have one verdict and no details.
 #[derive(Debug)]
@@ -121,6 +124,9 @@ impl SettledHold {
 pub(super) struct HeldCell {
     pub(super) limit: Arc<RuleLimit>,
     pub(super) fingerprint: u64,
+    /// The cost when the hold was made.
+    pub(super) first_cost: Cost,
+    /// What is held, or was charged when the hold was made.
     pub(super) cost: Cost,
     /// What happens when it expires; `None` if it was charged when the hold was made.
     pub(super) expiry: Option<Expiry>,
@@ -131,7 +137,7 @@ pub(super) struct HeldCell {
 
 impl HeldCell {
     pub(super) fn part(&self) -> HeldPart<'_> {
-        HeldPart { limit: &self.limit, cost: self.cost, is_held: self.expiry.is_some() }
+        HeldPart { limit: &self.limit, cost: self.first_cost, is_held: self.expiry.is_some() }
     }
 
     /// What settling has charged.
@@ -144,6 +150,15 @@ impl HeldCell {
 }
 
 impl StoredHold {
+    /// The cost of each cell that `op` names.
+    pub(super) fn named_costs(&self, op: Op<'_>) -> Result<SmallVec<[Option<Cost>; 2]>, Refusal> {
+        let held: SmallVec<[HeldPart<'_>; 2]> = self.cells.iter().map(HeldCell::part).collect();
+        op.costs_of_parts(&held, |i, key| {
+            let HeldCell { limit, fingerprint, .. } = &self.cells[i];
+            *fingerprint == fingerprint_of(limit.tag(), key)
+        })
+    }
+
     /// Whether the record has expired. A clock that stepped back makes no record last longer.
     pub(super) fn is_forgotten(&mut self, now: Micros) -> bool {
         if self.settled.is_some() {

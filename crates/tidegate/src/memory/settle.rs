@@ -10,9 +10,8 @@ use super::rule_records::RuleNumber;
 use super::state::Memory;
 use super::table::Table;
 use crate::engine::{Refusal, check_ttl};
-use crate::fingerprint::fingerprint as fingerprint_of;
 use crate::sync::{MutexGuard, lock, try_lock};
-use crate::{Costs, Decision, EngineError, HeldPart, HoldId, HoldSpec, Op, Source};
+use crate::{Costs, Decision, EngineError, HoldId, HoldSpec, Op, Source};
 
 /// The locked shard of holds that a call is about.
 pub(super) struct LockedHolds<'a> {
@@ -133,7 +132,12 @@ impl Memory {
 
     pub(super) fn settle(&self, id: HoldId, costs: Costs<'_>) -> Result<Decision, EngineError> {
         self.with_hold(id, |hold, parts, locked, now| {
-            let actual = actual_costs(hold, costs)?;
+            let named = hold.named_costs(Op::Settle { id, costs })?;
+            let actual: SmallVec<[Cost; 2]> = named
+                .iter()
+                .zip(&hold.cells)
+                .map(|(cost, cell)| cost.unwrap_or(cell.cost))
+                .collect();
             if let Some(settled) = &hold.settled {
                 let same = hold.cells.iter().map(|cell| cell.actual).eq(actual);
                 return same.then(|| settled.decision()).ok_or(Refusal::AlreadySettled.into());
@@ -235,7 +239,7 @@ impl Memory {
     }
 
     /// Finds a hold whose record has not expired, and locks it and its cells.
-    fn with_hold(
+    pub(super) fn with_hold(
         &self,
         id: HoldId,
         change: impl FnOnce(
@@ -273,17 +277,6 @@ impl Memory {
     }
 }
 
-/// The actual cost of each cell of a hold.
-fn actual_costs(hold: &StoredHold, costs: Costs<'_>) -> Result<SmallVec<[Cost; 2]>, Refusal> {
-    let held: SmallVec<[HeldPart<'_>; 2]> = hold.cells.iter().map(HeldCell::part).collect();
-    let is_of = |i: usize, key| {
-        let HeldCell { limit, fingerprint, .. } = &hold.cells[i];
-        *fingerprint == fingerprint_of(limit.tag(), key)
-    };
-    let named = costs.of_parts(&held, is_of)?;
-    Ok(named.iter().zip(&held).map(|(cost, part)| cost.unwrap_or(part.cost)).collect())
-}
-
 fn cell_charges<'a>(held: &'a [HeldCell]) -> CellCharges<'a> {
     let whole = |held: &'a HeldCell| {
         let HeldCell { limit, fingerprint, cost, .. } = held;
@@ -292,7 +285,7 @@ fn cell_charges<'a>(held: &'a [HeldCell]) -> CellCharges<'a> {
     held.iter().map(whole).collect()
 }
 
-fn locate_all<'a>(
+pub(super) fn locate_all<'a>(
     locked: &mut LockedShards<'_>,
     parts: &CellCharges<'_>,
     ops: impl Iterator<Item = Op<'a>>,

@@ -40,11 +40,11 @@ fn traces(what: &str, profile: Profile, wanted: u64) {
         stats.add(&trace(seed, profile));
         seed += 1;
     }
-    let Stats { calls, changes, .. } = stats;
+    let Stats { calls, changes, extensions, .. } = stats;
     let verdicts = stats.verdicts.values().sum::<u64>();
     print_line(&format!(
         "{what}: {calls} decisions of {verdicts} verdicts in {seed} traces with {changes} changed \
-         limits, 0 mismatches"
+         limits and {extensions} extensions, 0 mismatches"
     ));
     assert!(changes > calls / 1_000, "{changes} changes");
 }

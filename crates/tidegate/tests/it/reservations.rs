@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate::{
     Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Expiry, Health,
     HoldId, Inspection, Key, Limit, Limited, Limiter, ManualClock, Memory, Micros, Op, Refusal,
-    Reservation, Rule, RuleLimit,
+    Reservation, Rule, RuleCost, RuleLimit,
 };
 
 use testkit::now_or_never::now_or_panic;
@@ -189,6 +189,44 @@ async fn a_commit_that_fails_leaves_the_reservation_active() {
         assert_eq!(held(&limiter), 6);
         assert_eq!(limiter.reservation(id).commit(2).await.unwrap().remaining(), 8);
     }
+}
+
+// --- extensions ---------------------------------------------------------------------------------
+
+#[test]
+fn a_reservation_grows_while_it_lasts_and_is_cancelled_as_a_whole() {
+    let (clock, limiter) = limiter("fixed-window 10/1d");
+    let total = |cost| [RuleCost::new("work", Cost::total(cost))];
+    let mut reservation = now_or_panic(limiter.reserve("k", 4)).unwrap();
+    let extended = now_or_panic(reservation.extend_to(&total(7))).unwrap();
+    assert_eq!((extended.reserved(), extended.remaining()), (&[Cost::total(7)][..], 3));
+    let denied = now_or_panic(reservation.extend_to(&total(11)));
+    assert!(matches!(denied, Err(Limited::Denied(_))), "{denied:?}");
+    assert_eq!(held(&limiter), 7, "a denial changes nothing");
+    let wanted = total(12);
+    let part = reservation.extend_to(&wanted).at_least(8).ttl(2 * HOUR / 3);
+    let part = now_or_panic(part).unwrap();
+    assert_eq!(part.reserved(), [Cost::total(10)]);
+    clock.advance(HOUR / 2);
+    assert_eq!(held(&limiter), 10, "longer than the default of a minute");
+    drop(reservation);
+    assert_eq!((held(&limiter), remaining(&limiter)), (0, 10));
+    let mut expired = now_or_panic(limiter.reserve("k", 4)).unwrap();
+    clock.advance(HOUR);
+    let late = now_or_panic(expired.extend_to(&total(5)));
+    let Err(Limited::NoAnswer(error)) = late else { panic!("{late:?}") };
+    assert_eq!(error.refusal(), Some(&Refusal::HoldExpired));
+}
+
+#[test]
+fn an_extended_reservation_that_the_store_has_forgotten_is_charged_its_new_total() {
+    let (clock, limiter) = limiter("fixed-window 10/1d");
+    let mut reservation = now_or_panic(limiter.reserve("k", 4)).unwrap();
+    let total = [RuleCost::new("work", Cost::total(7))];
+    now_or_panic(reservation.extend_to(&total)).unwrap();
+    clock.advance(2 * HOUR);
+    let settled = now_or_panic(reservation.commit_all()).unwrap();
+    assert_eq!((settled.late(), settled.remaining()), (true, 3));
 }
 
 // --- reservations that are not settled ----------------------------------------------------------

@@ -160,7 +160,7 @@ pub(crate) enum OnExpiryBody {
     Charge,
 }
 
-/// How to settle or renew a reservation: the body of several calls, as [`CheckBody`] is.
+/// How to settle, renew or extend a reservation: the body of several calls, as [`CheckBody`] is.
 #[derive(Clone, Deserialize, JsonSchema, Debug)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettleBody {
@@ -170,9 +170,14 @@ pub(crate) struct SettleBody {
     #[serde(default)]
     #[schemars(range(max = 9_007_199_254_740_992_u64))]
     pub cost: Option<u64>,
-    /// Actual cost by rule. Rules that are not named are charged what was reserved.
+    /// Actual cost by rule; rules that are not named are charged what was reserved. `extend`: what is
+    /// reserved in total.
     #[serde(default)]
     pub costs: Option<CostsBody>,
+    /// Reserve less than `costs` if they do not fit, but at least this; they must all be equal.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
+    pub min: Option<u64>,
     /// Language model that replied; default: the model of the reservation.
     #[serde(default)]
     pub model: Option<String>,
@@ -181,7 +186,7 @@ pub(crate) struct SettleBody {
     #[serde(default)]
     #[schemars(with = "Option<Map<String, Value>>")]
     pub usage: Option<Value>,
-    /// New lifetime from now; default 60000.
+    /// New lifetime from now. `renew`: default 60000. `extend`: by default the deadline stays.
     #[serde(default)]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub ttl_ms: Option<u64>,
@@ -356,15 +361,20 @@ impl CallBody {
     pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", Self::NOT_RECORDED);
     pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", Self::NOT_RECORDED);
     pub(crate) const RESERVE: Self = Self::new("/v1/reserve", "ReserveBody", &["wait_ms"]);
-    pub(crate) const COMMIT: Self = Self::new("/v1/commit", "CommitBody", &["ttl_ms"]);
-    pub(crate) const CANCEL: Self =
-        Self::new("/v1/cancel", "CancelBody", &["ttl_ms", "cost", "costs", "model", "usage"]);
+    pub(crate) const COMMIT: Self = Self::new("/v1/commit", "CommitBody", &["ttl_ms", "min"]);
+    pub(crate) const CANCEL: Self = Self::new(
+        "/v1/cancel",
+        "CancelBody",
+        &["ttl_ms", "cost", "costs", "min", "model", "usage"],
+    );
     pub(crate) const RENEW: Self =
-        Self::new("/v1/renew", "RenewBody", &["cost", "costs", "model", "usage"]);
+        Self::new("/v1/renew", "RenewBody", &["cost", "costs", "min", "model", "usage"]);
+    pub(crate) const EXTEND: Self =
+        Self::new("/v1/extend", "ExtendBody", &["cost", "model", "usage"]);
     /// Calls with a [`CheckBody`].
     pub(crate) const CHECKS: [Self; 4] = [Self::CHECK, Self::RECORD, Self::REFUND, Self::RESERVE];
     /// Calls with a [`SettleBody`].
-    pub(crate) const SETTLES: [Self; 3] = [Self::COMMIT, Self::CANCEL, Self::RENEW];
+    pub(crate) const SETTLES: [Self; 4] = [Self::COMMIT, Self::CANCEL, Self::RENEW, Self::EXTEND];
 
     const fn new(path: &'static str, schema: &'static str, unused: &'static [&str]) -> Self {
         Self { path, schema, unused }
@@ -400,6 +410,7 @@ impl SettleBody {
             ("ttl_ms", self.ttl_ms.is_some()),
             ("cost", self.cost.is_some()),
             ("costs", self.costs.is_some()),
+            ("min", self.min.is_some()),
             ("model", self.model.is_some()),
             ("usage", self.usage.is_some()),
         ])?;
@@ -471,7 +482,7 @@ pub(crate) struct DecisionBody<'a> {
     /// `reserve`: id of the reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
-    /// `reserve`, `renew`: lifetime.
+    /// `reserve`, `renew`, `extend`: lifetime, if it is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<u64>,
     /// `renew`: the reservation had already expired.
@@ -585,6 +596,9 @@ pub(crate) struct VerdictBody<'a> {
     pub reset_after_ms: u64,
     /// Milliseconds to wait before proceeding (shaping).
     pub delay_ms: u64,
+    /// `extend`: what is reserved now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u64>,
 }
 
 impl<'a> DecisionBody<'a> {
@@ -617,7 +631,11 @@ impl<'a> DecisionBody<'a> {
             refunded: None,
             rules: checked
                 .named_verdicts()
-                .map(|(name, limit, verdict)| verdict_body(name, limit, verdict))
+                .enumerate()
+                .map(|(i, (name, limit, verdict))| VerdictBody {
+                    reserved: decision.reserved().get(i).map(|cost| cost.get()),
+                    ..verdict_body(name, limit, verdict)
+                })
                 .collect(),
         }
     }
@@ -642,6 +660,7 @@ fn verdict_body<'a>(
         retry_after_ms: verdict.retry_after.span().map(millis),
         reset_after_ms: millis(verdict.reset_after),
         delay_ms: millis(verdict.delay),
+        reserved: None,
     }
 }
 

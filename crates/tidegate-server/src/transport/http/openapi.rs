@@ -118,6 +118,9 @@ fn split_by_call(schemas: &mut Map<String, Value>, shared: &str, calls: &[CallBo
                 cost["minimum"] = 1.into();
             }
         }
+        if let (CallBody::EXTEND, Some(required)) = (*call, schema["required"].as_array_mut()) {
+            required.push("costs".into());
+        }
         schemas.insert(call.schema.into(), schema);
     }
 }

@@ -116,10 +116,15 @@ impl From<CheckError> for HttpProblem {
                 Refusal::UnknownRule(_) | Refusal::ConcurrencyNeedsHold => Some("rule"),
                 Refusal::KeyTooLong => Some("key"),
                 Refusal::Cost(_) | Refusal::EmptyHold | Refusal::DifferentCosts(_) => Some("cost"),
-                Refusal::NotHeld(_) | Refusal::CostOfSeveral(_) => Some("costs"),
+                Refusal::NotHeld(_) | Refusal::CostOfSeveral(_) | Refusal::QueueExtended(_) => {
+                    Some("costs")
+                }
                 Refusal::NothingToHold => Some("rule"),
                 Refusal::IdLength(_) | Refusal::IdReused => Some("id"),
-                Refusal::UnknownHold | Refusal::AlreadySettled => Some("reservation"),
+                Refusal::UnknownHold | Refusal::AlreadySettled | Refusal::HoldExpired => {
+                    Some("reservation")
+                }
+                Refusal::MinCost => Some("min"),
                 Refusal::HoldLength => Some("ttl_ms"),
                 Refusal::UnknownZone(_) => Some("limit"),
                 Refusal::ChargeCount(_) => Some("checks"),
@@ -136,9 +141,9 @@ impl From<CheckError> for HttpProblem {
             CheckError::Refused(Refusal::UnknownRule(_) | Refusal::UnknownHold) => {
                 StatusCode::NOT_FOUND
             }
-            CheckError::Refused(Refusal::IdReused | Refusal::AlreadySettled) => {
-                StatusCode::CONFLICT
-            }
+            CheckError::Refused(
+                Refusal::IdReused | Refusal::AlreadySettled | Refusal::HoldExpired,
+            ) => StatusCode::CONFLICT,
             CheckError::Refused(_)
             | CheckError::Limit(_)
             | CheckError::Throttle

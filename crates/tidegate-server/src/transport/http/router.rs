@@ -36,6 +36,7 @@ pub fn router(app: AppState, grpc: &GrpcServices, pages: Router) -> Router {
         .route("/v1/commit", post(reservation::commit))
         .route("/v1/cancel", post(reservation::cancel))
         .route("/v1/renew", post(reservation::renew))
+        .route("/v1/extend", post(reservation::extend))
         .route("/json", post(envoy_json::should_rate_limit))
         .route_layer(from_fn_with_state(app.clone(), measure));
     let one_rule = get(rules::show).put(rules::put).delete(rules::delete);

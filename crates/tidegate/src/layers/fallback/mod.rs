@@ -18,9 +18,9 @@ pub use self::fleet_size::FleetSize;
 use self::mirror::mirror;
 use crate::engine::check_ttl;
 use crate::{
-    Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, Health, HoldKind,
-    HoldSpec, Inspection, Key, Memory, OnStoreFailure, Op, Refusal, RuleCost, RuleLimit, Shards,
-    Source,
+    Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, Extension, Health,
+    HoldKind, HoldSpec, Inspection, Key, Memory, OnStoreFailure, Op, Refusal, RuleCost, RuleLimit,
+    Shards, Source,
 };
 
 /// An engine that decides locally while the store fails. [`OnStoreFailure`] of each rule decides
@@ -186,15 +186,23 @@ impl<E: Engine> Fallback<E> {
         Ok(decision)
     }
 
-    /// Settles or renews a hold that was made here. The costs of rules that are not counted here
-    /// are left out.
+    /// Settles, renews or extends a hold that was made here. The costs of rules that are not counted
+    /// here are left out.
     fn settle_locally(&self, call: Call<'_>) -> Result<Decision, EngineError> {
-        let Op::Settle { id, costs: Costs::Each(each) } = call.op else {
+        let (Op::Settle { costs: Costs::Each(each), .. }
+        | Op::Extend { to: Extension { totals: each, .. }, .. }) = call.op
+        else {
             return self.local.decide(call).now();
         };
         let mut counted: SmallVec<[RuleCost<'_>; 2]> = each.iter().copied().collect();
         loop {
-            let op = Op::Settle { id, costs: Costs::Each(&counted) };
+            let op = match call.op {
+                Op::Extend { id, to } => {
+                    Op::Extend { id, to: Extension { totals: &counted, ..to } }
+                }
+                Op::Settle { id, .. } => Op::Settle { id, costs: Costs::Each(&counted) },
+                op => op,
+            };
             let result = self.local.decide(Call { op, ..call }).now();
             let Err(EngineError::Refused(Refusal::NotHeld(rule))) = &result else { return result };
             let uncounted = rule.clone();
@@ -202,10 +210,9 @@ impl<E: Engine> Fallback<E> {
         }
     }
 
-    /// Settles or renews a hold that was made here, whether the store is up or not.
+    /// Settles, renews or extends a hold that was made here, whether the store is up or not.
     fn on_local_hold(&self, call: &Call<'_>) -> Option<Result<Decision, EngineError>> {
-        let (Op::Settle { id, .. } | Op::Renew { id, .. }) = call.op else { return None };
-        match id.location() {
+        match call.op.about_hold()?.location() {
             LOCAL_HOLD => match self.settle_locally(*call) {
                 // Made by another process.
                 Err(EngineError::Refused(Refusal::UnknownHold)) => None,
@@ -238,7 +245,8 @@ fn has_local_meaning(op: Op<'_>) -> bool {
     match op {
         Op::Check | Op::Peek | Op::Record => true,
         Op::Hold(hold) => !hold.is_loan(),
-        Op::Refund | Op::Reset | Op::Settle { .. } | Op::Renew { .. } => false,
+        Op::Refund | Op::Reset => false,
+        Op::Settle { .. } | Op::Renew { .. } | Op::Extend { .. } => false,
     }
 }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/renew`.
+//! `POST /v1/reserve`, `/v1/commit`, `/v1/cancel`, `/v1/renew` and `/v1/extend`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::Deserialize;
 use tidegate::pricing::{Prices, TokenUsage};
-use tidegate::{Cost, Costs, Rule};
+use tidegate::{Cost, Costs, Extension, Micros, Rule};
 
 use crate::check::{
     CheckDecision, CheckError, CheckService, Operation, ReserveOptions, SettleAction, UsageCosts,
@@ -91,6 +91,24 @@ pub(crate) async fn renew(
     let expired = Some(decision.decision.expired());
     let body = DecisionBody { expired, reservation: None, ..DecisionBody::new(&decision) };
     Ok(response::standing(&decision, &body))
+}
+
+/// `POST /v1/extend`. The costs are totals.
+pub(crate) async fn extend(
+    State(app): State<AppState>,
+    request: Request,
+) -> Result<Response, HttpProblem> {
+    let body: SettleBody = app.read_json(AccessLevel::Check, request).await?;
+    let body = body.of(CallBody::EXTEND)?;
+    let totals = &body.each()?[..];
+    if totals.is_empty() {
+        return Err(HttpProblem::field("costs", "required: the total of each rule to extend"));
+    }
+    let id = body.reservation.parse().map_err(CheckError::Refused)?;
+    let ttl = body.ttl_ms.map(|ttl| Micros::from(Duration::from_millis(ttl)));
+    let to = Extension { totals, min: body.min.map(Cost::total), ttl };
+    let decision = app.service.settle(id, SettleAction::Extend(to)).await?;
+    Ok(response::decided(&decision))
 }
 
 fn settlement<'a>(

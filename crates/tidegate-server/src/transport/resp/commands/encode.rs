@@ -56,6 +56,19 @@ pub(crate) fn write_settlement(checked: &CheckDecision, reply: &mut ReplyEncoder
     }
 }
 
+/// Whether a reservation was extended, and otherwise when to retry; then for each limit its rule,
+/// what is reserved now, and what remains.
+pub(crate) fn write_extension(checked: &CheckDecision, reply: &mut ReplyEncoder) {
+    let decision = &checked.decision;
+    reply.array(3).integer(decision.allowed().into());
+    reply.integer(wait_millis(decision.retry_after()));
+    reply.array(decision.reserved().len());
+    for ((limit, verdict), reserved) in checked.verdicts().zip(decision.reserved()) {
+        reply.array(3).bulk(limit.rule().as_bytes());
+        reply.integer(integer(reserved.get())).integer(integer(verdict.remaining));
+    }
+}
+
 /// Milliseconds, rounded up; -1 for never.
 fn wait_millis(wait: Wait) -> i64 {
     wait.span().map_or(-1, millis)

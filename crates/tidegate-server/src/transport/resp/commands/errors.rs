@@ -77,6 +77,9 @@ pub(crate) fn refusal_text(refusal: &Refusal) -> ErrorText {
         Refusal::IdReused => "ERR the ID was used for another request; use a new one",
         Refusal::UnknownHold => "ERR no such reservation, or its record was forgotten",
         Refusal::AlreadySettled => "ERR the reservation was settled differently",
+        Refusal::HoldExpired => "ERR the reservation has expired; reserve anew",
+        Refusal::MinCost => "ERR MIN needs one total of all rules, and is from 1 to that total",
+        Refusal::QueueExtended(_) => "ERR this rule is a queue: it cannot be extended",
         Refusal::DifferentCosts(_) => {
             "ERR the reservation holds rules with different costs; use TG.COMMIT id COSTS .."
         }

@@ -92,6 +92,7 @@ async fn dispatch(
         CommandId::Commit => reservation::commit(args, service, reply).await,
         CommandId::Cancel => reservation::cancel(args, service, reply).await,
         CommandId::Renew => reservation::renew(args, service, reply).await,
+        CommandId::Extend => reservation::extend(args, service, reply).await,
         CommandId::Del => throttle::del(args, session, service, reply).await,
         CommandId::TideInfo => connection::tg_info(service, reply),
         CommandId::Ping => connection::ping(args, reply),

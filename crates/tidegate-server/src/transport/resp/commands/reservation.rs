@@ -1,10 +1,10 @@
-//! TG.RESERVE, TG.MRESERVE, TG.COMMIT, TG.CANCEL and TG.RENEW.
+//! TG.RESERVE, TG.MRESERVE, TG.COMMIT, TG.CANCEL, TG.RENEW and TG.EXTEND.
 
-use tidegate::{Cost, Costs, HoldId, Key, RuleCheck};
+use tidegate::{Cost, Costs, Extension, HoldId, Key, RuleCheck};
 
 use super::args::CommandArgs;
 use super::check::{rule_checks, rule_costs};
-use super::encode::{write_decision, write_decisions, write_settlement};
+use super::encode::{write_decision, write_decisions, write_extension, write_settlement};
 use super::errors::{ErrorText, SYNTAX, error_text, refusal_text};
 use crate::check::{CheckDecision, CheckService, Operation, ReserveOptions, SettleAction};
 use crate::transport::resp::reply::ReplyEncoder;
@@ -106,6 +106,28 @@ pub(crate) async fn renew(
 ) -> Result<(), ErrorText> {
     let (id, ttl) = (id(args)?, args.millis()?);
     settle(id, SettleAction::Renew(ttl), args, service, reply).await
+}
+
+/// `TG.EXTEND id n rule key total .. [TTL ms] [MIN total]`
+pub(crate) async fn extend(
+    args: &mut CommandArgs<'_>,
+    service: &CheckService,
+    reply: &mut ReplyEncoder,
+) -> Result<(), ErrorText> {
+    let (id, totals) = (id(args)?, rule_costs(args)?);
+    let mut to = Extension { totals: &totals, min: None, ttl: None };
+    while args.len() > 0 {
+        if to.ttl.is_none() && args.take("TTL") {
+            to.ttl = Some(args.millis()?.into());
+        } else if to.min.is_none() && args.take("MIN") {
+            to.min = Some(Cost::total(args.integer()?));
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let extended = service.settle(id, SettleAction::Extend(to)).await.map_err(error_text)?;
+    write_extension(&extended, reply);
+    Ok(())
 }
 
 async fn settle(

@@ -14,6 +14,7 @@ pub(crate) enum CommandId {
     Commit,
     Cancel,
     Renew,
+    Extend,
     Record,
     Refund,
     Reset,
@@ -43,7 +44,7 @@ impl CommandId {
         match self {
             Self::Throttle | Self::Check | Self::Peek | Self::Limit | Self::CheckMany => true,
             Self::Reserve | Self::ReserveMany | Self::Commit | Self::Cancel | Self::Renew => true,
-            Self::Record | Self::Refund | Self::Reset | Self::Del => true,
+            Self::Extend | Self::Record | Self::Refund | Self::Reset | Self::Del => true,
             Self::TideInfo | Self::Ping | Self::Echo | Self::Info | Self::Select => false,
             Self::Client | Self::Command | Self::Config => false,
             Self::Hello | Self::Auth | Self::Quit | Self::ResetConnection => false,
@@ -93,7 +94,7 @@ pub(crate) struct KeyPositions {
 }
 
 /// All commands, the most frequent first.
-pub(crate) const COMMANDS: [CommandSpec; 31] = [
+pub(crate) const COMMANDS: [CommandSpec; 32] = [
     entry(CommandId::Throttle, "cl.throttle", -5, AccessLevel::Check).keys(1, 1, 1),
     entry(CommandId::Check, "tg.check", -3, AccessLevel::Check).keys(2, 2, 1),
     entry(CommandId::Peek, "tg.peek", 3, AccessLevel::Check).keys(2, 2, 1),
@@ -105,6 +106,8 @@ pub(crate) const COMMANDS: [CommandSpec; 31] = [
     entry(CommandId::Commit, "tg.commit", -2, AccessLevel::Check),
     entry(CommandId::Cancel, "tg.cancel", 2, AccessLevel::Check),
     entry(CommandId::Renew, "tg.renew", 3, AccessLevel::Check),
+    // As for tg.mreserve.
+    entry(CommandId::Extend, "tg.extend", -6, AccessLevel::Check).keys(4, 4, 1),
     entry(CommandId::Record, "tg.record", 4, AccessLevel::Check).keys(2, 2, 1),
     entry(CommandId::Refund, "tg.refund", 4, AccessLevel::Check).keys(2, 2, 1),
     entry(CommandId::Reset, "tg.reset", 3, AccessLevel::Admin).keys(2, 2, 1),
