@@ -6,8 +6,8 @@ pub mod chart {
 }
 pub mod check {
     pub use crate::check::{
-        ActivePolicy, AdhocLimits, CheckError, CheckService, ModelUsage, Operation, ReserveOptions,
-        SettleAction, Throttle, UsageCosts,
+        ActivePolicy, AdhocLimits, AtMost, CheckError, CheckService, ModelUsage, Operation,
+        ReserveOptions, SettleAction, Throttle, UsageCosts,
     };
     pub mod explain {
         pub use crate::check::explain::{DescribedRequest, Explanation, explain, explain_request};

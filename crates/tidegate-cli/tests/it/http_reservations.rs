@@ -257,6 +257,53 @@ fn a_renewed_reservation_lasts_longer() {
 }
 
 #[test]
+fn a_reservation_with_a_minimum_is_granted_what_fits() {
+    let server = ServerProcess::with_policy(GATEWAY);
+    let body = |key: &str, want: u64, min: u64| {
+        let flexible = |rule| json!({ "rule": rule, "key": key, "cost": want, "min": min });
+        let checks =
+            json!([{ "rule": "requests", "key": key }, flexible("tokens"), flexible("plain")]);
+        json!({ "checks": checks, "id": format!("{key}-{want}-{min}") })
+    };
+    let reserve = |body: &Value| server.post("/v1/reserve", body);
+    let all = reserve(&body("a", 8, 2));
+    assert_eq!((all.status, &all.json()["granted"]), (200, &json!(8)), "{all:?}");
+    // A repeated call returns what the first was granted, even if more fits now.
+    server.post("/v1/record", &json!({ "rule": "plain", "key": "b", "cost": 4 }));
+    let first = reserve(&body("b", 20, 2)).json();
+    assert_eq!((&first["granted"], &first["rules"][1]["remaining"]), (&json!(6), &json!(9_994)));
+    assert_eq!(remaining(&server, "plain", "b"), 0, "one quantity that fits every rule");
+    server.post("/v1/refund", &json!({ "rule": "plain", "key": "b", "cost": 4 }));
+    let again = reserve(&body("b", 20, 2)).json();
+    assert_eq!((&again["granted"], &again["reservation"]), (&json!(6), &first["reservation"]));
+    assert_eq!(remaining(&server, "requests", "b"), 59, "charged once");
+    let done = server.post("/v1/commit", &json!({ "reservation": first["reservation"] })).json();
+    assert_eq!(done["rules"][2]["charged"], 6);
+    let denied = reserve(&body("b", 8, 5));
+    let reply = denied.json();
+    assert_eq!((denied.status, &reply["rule"], reply.get("granted")), (429, &json!("plain"), None));
+    assert_eq!(remaining(&server, "requests", "b"), 59, "a denial charges nothing");
+    let never = reserve(&body("c", 20, 11)).json();
+    assert_eq!(never["never"], json!(true), "only if the minimum exceeds the limit: {never}");
+    let check = |rule: &str, cost: u64, min: u64| json!({ "rule": rule, "key": "d", "cost": cost, "min": min });
+    for (checks, field) in [
+        (json!([check("tokens", 5, 6)]), "min"),
+        (json!([check("tokens", 5, 0)]), "min"),
+        (json!([check("tokens", 5, 2), check("plain", 5, 3)]), "min"),
+        (json!([check("tokens", 5, 2), check("plain", 6, 2)]), "min"),
+        (json!([check("tokens", 4_294_967_297, 2)]), "cost"),
+        (json!([check("requests", 5, 2), check("tokens", 5, 2)]), "costs"),
+        (json!([check("tokens", 5, 2), check("tokens", 5, 2)]), "costs"),
+    ] {
+        let refused = reserve(&json!({ "checks": checks }));
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{checks}");
+    }
+    let unused = server.post("/v1/check", &json!({ "checks": [check("tokens", 5, 2)] }));
+    assert_eq!((unused.status, &unused.json()["field"]), (400, &json!("min")));
+    assert_eq!(remaining(&server, "tokens", "d"), 10_000);
+}
+
+#[test]
 fn an_extension_reserves_totals_and_a_repeated_one_does_nothing() {
     let server = ServerProcess::with_policy(GATEWAY);
     let checks = json!([

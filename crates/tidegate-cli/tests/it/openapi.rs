@@ -339,6 +339,9 @@ fn what_the_schema_of_a_body_offers_the_server_accepts() {
                 if *path == "/v1/extend" {
                     body["costs"] = json!({ "budget": 4_294_967_296_u64 });
                 }
+                if is_check && field == "min" {
+                    body["cost"] = json!(4_294_967_296_u64);
+                }
                 body[field] = value;
                 JsonSchemas(&document).check(schema, &body).unwrap();
                 let response = server.post(path, &body);
@@ -387,6 +390,7 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         "/v1/cancel model",
         "/v1/cancel ttl_ms",
         "/v1/cancel usage",
+        "/v1/check min",
         "/v1/check model",
         "/v1/check on_expiry",
         "/v1/check ttl_ms",
@@ -396,11 +400,13 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         "/v1/extend cost",
         "/v1/extend model",
         "/v1/extend usage",
+        "/v1/record min",
         "/v1/record model",
         "/v1/record on_expiry",
         "/v1/record ttl_ms",
         "/v1/record usage",
         "/v1/record wait_ms",
+        "/v1/refund min",
         "/v1/refund model",
         "/v1/refund on_expiry",
         "/v1/refund ttl_ms",

@@ -323,6 +323,28 @@ rules:
 }
 
 #[test]
+fn a_reservation_with_a_minimum_is_granted_what_fits() {
+    let server = server();
+    let mut client = RespConnection::connect(server.resp);
+    let reply = client.send("TG.RESERVE api m 30 MIN 2");
+    let items = reply.items();
+    assert_eq!((items.len(), items[1].integer(), items[9].integer()), (10, 1, 10), "{reply}");
+    assert!(client.send(&format!("TG.COMMIT {} 4", items[0].text())).is("1"));
+    let reply = client.send("TG.MRESERVE 2 jobs m 1 api m 30 MIN 2");
+    let items = reply.items();
+    assert_eq!(
+        (items.len(), items[10].integer()),
+        (11, 6),
+        "slots cost less and are fixed: {reply}"
+    );
+    let reply = client.send("TG.RESERVE api m 30 MIN 1");
+    assert_eq!((reply.items()[1].integer(), reply.items()[9].integer()), (0, 0), "{reply}");
+    for bad in ["TG.RESERVE api m 3 MIN 3", "TG.RESERVE api m 3 MIN 0", "TG.RESERVE api m 3 MIN"] {
+        assert!(client.send(bad).to_string().starts_with("-ERR"), "{bad}");
+    }
+}
+
+#[test]
 fn a_reservation_is_extended_to_totals() {
     let policy = r#"
 rules:

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate::{
-    Decision, EngineError, Micros, Outcome, ParseLimitError, Refusal, RuleLimit, Verdict,
+    Cost, Decision, EngineError, Micros, Outcome, ParseLimitError, Refusal, RuleCost, RuleLimit,
+    Verdict,
 };
 use tidegate_tower::headers::HeaderStyle;
 use tidegate_tower::policy_names::PolicyNames;
@@ -24,6 +25,8 @@ pub struct CheckDecision {
     pub ttl: Option<Micros>,
     /// How long the id of the call is kept, if it has one and that is less than an hour.
     pub id_retention: Option<Micros>,
+    /// The quantity that a reservation of at most some cost was granted.
+    pub granted: Option<Cost>,
     /// Version of the headers about limits.
     pub headers: HeaderStyle,
 }
@@ -47,8 +50,21 @@ impl CheckDecision {
         self.verdicts().map(|(limit, verdict)| {
             let decision = Decision::of_one(self.decision.source, *verdict);
             let limits = [limit.clone()].into_iter().collect();
-            Self { decision, limits, ttl: None, id_retention: None, headers: self.headers }
+            let headers = self.headers;
+            Self { decision, limits, ttl: None, id_retention: None, granted: None, headers }
         })
+    }
+
+    /// Adds what an extension has granted to the wanted rules of this reservation.
+    pub(super) fn grant(&mut self, extended: Self, wanted: &[RuleCost<'_>]) {
+        let reserved = extended.limits.iter().zip(extended.decision.reserved());
+        let is_wanted = |limit: &RuleLimit| wanted.iter().any(|one| one.rule == limit.rule());
+        let granted = reserved.filter(|(limit, _)| is_wanted(limit)).map(|(_, cost)| *cost);
+        self.granted = granted.min().or(self.granted);
+        // Two checks of one limit and key have two verdicts, and one in the extension.
+        if extended.decision.verdicts.len() == self.decision.verdicts.len() {
+            self.decision.verdicts = extended.decision.verdicts;
+        }
     }
 
     /// The most restrictive limit with its verdict; none if no limit applies.

@@ -1,7 +1,7 @@
 //! What a call to a language model costs under each rule of a policy.
 
 use tidegate::pricing::{ModelPrice, TokenUsage};
-use tidegate::{Cost, HoldId, PolicyRule, RuleCost, RuleLimit, Unit};
+use tidegate::{Cost, HoldId, OnReserve, PolicyRule, Refusal, RuleCost, RuleLimit, Unit};
 
 use super::active_policy::ActivePolicy;
 use super::decision::CheckError;
@@ -85,6 +85,21 @@ impl ActivePolicy {
     /// The model of a reservation, if it has a price of its own.
     pub fn reserved_model(&self, reservation: HoldId) -> Option<&str> {
         self.prices.as_ref()?.by_tag(reservation.tag()).map(|(name, _)| name)
+    }
+
+    /// Refuses a rule of which a reservation holds nothing that can be extended.
+    pub(super) fn check_extensible(&self, rule: &str) -> Result<(), CheckError> {
+        // An unknown rule is reported later, by the plan.
+        let Some(found) = self.policy.rule(rule) else { return Ok(()) };
+        for limit in found.rule().limits() {
+            if limit.limit().is_queue() {
+                return Err(Refusal::QueueExtended(rule.into()).into());
+            }
+            if limit.limit().lease().is_some() || limit.on_reserve() == OnReserve::Charge {
+                return Err(Refusal::NotHeld(rule.into()).into());
+            }
+        }
+        Ok(())
     }
 
     /// Whether a reservation holds permits of the limit that its settlement charges.

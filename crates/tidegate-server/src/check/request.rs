@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Costs, Extension, Op};
+use tidegate::{Cost, Costs, Extension, Op, RuleCost};
 
 /// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +32,16 @@ pub enum Operation {
     Reset,
     /// Hold permits until the cost is known.
     Reserve(ReserveOptions),
+}
+
+/// A reservation of one quantity from `min` to `want` under these rules and keys. The checks of the
+/// call have `min` as the cost of these, and fixed costs otherwise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AtMost<'a> {
+    /// The rules and keys, each at a cost of `want`.
+    pub wanted: Vec<RuleCost<'a>>,
+    /// The smallest quantity.
+    pub min: Cost,
 }
 
 /// How permits are held.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate::policy::{ListMode, Request, RuleTarget};
 use tidegate::{
-    Clock, Costs, Decision, Engine, EngineError, Expiry, Health, HoldId, IdempotencyKey,
+    Clock, Costs, Decision, Engine, EngineError, Expiry, Extension, Health, HoldId, IdempotencyKey,
     Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy, Refusal, RuleCheck,
     RuleCost, RuleLimit, Settled,
 };
@@ -18,7 +18,7 @@ use super::accounting::Accounting;
 use super::active_policy::ActivePolicy;
 use super::adhoc::AdhocRules;
 use super::decision::{CheckDecision, CheckError};
-use super::request::{Operation, ReserveOptions, SettleAction, Throttle};
+use super::request::{AtMost, Operation, ReserveOptions, SettleAction, Throttle};
 use super::wait_limits::{WaitCount, WaitLimits, WaitPermit};
 use crate::observe::hot_keys::HotKeys;
 use crate::observe::metrics::Metrics;
@@ -217,6 +217,52 @@ impl CheckService {
         self.decide(active, operation, &plan, CallContext { idempotency_key, key, now }).await
     }
 
+    /// Reserves one quantity from a minimum up to what is wanted: first the minimum, which can be
+    /// denied, then as much as fits. What other calls take in between is not granted.
+    pub async fn reserve_at_most(
+        &self,
+        options: ReserveOptions,
+        checks: &[RuleCheck<'_>],
+        at_most: &AtMost<'_>,
+        idempotency_key: Option<&str>,
+    ) -> Result<CheckDecision, CheckError> {
+        let AtMost { wanted, min } = at_most;
+        let to = Extension { totals: wanted, min: Some(*min), ttl: None };
+        to.validate()?;
+        if wanted.is_empty() {
+            return Err(Refusal::MinCost.into());
+        }
+        let active = self.active();
+        for cost in wanted {
+            active.check_extensible(cost.rule)?;
+        }
+        let mut made = self.run(Operation::Reserve(options), checks, idempotency_key).await?;
+        if !made.decision.allowed() {
+            return Ok(made);
+        }
+        let Some(id) = made.decision.hold() else {
+            // An exempt key.
+            made.granted = Some(to.want());
+            return Ok(made);
+        };
+        // A repeated call reads what the first one was granted.
+        let held: Vec<RuleCost<'_>> =
+            wanted.iter().map(|cost| RuleCost { cost: *min, ..*cost }).collect();
+        let totals = if made.decision.repeated() { &held } else { wanted };
+        let extended = self.settle(id, SettleAction::Extend(Extension { totals, ..to })).await;
+        // Without a reply the minimum is reserved, or more.
+        made.granted = Some(*min);
+        match extended {
+            Ok(extended) => made.grant(extended, wanted),
+            Err(CheckError::Refused(refusal)) if refusal != Refusal::HoldExpired => {
+                self.settle(id, SettleAction::Cancel).await?;
+                return Err(refusal.into());
+            }
+            Err(_) => {}
+        }
+        Ok(made)
+    }
+
     /// Checks a request that the rules of the policy are matched against. `describe` gets the
     /// active policy because the client address depends on its trusted proxies.
     pub async fn authorize<R: Request>(
@@ -346,7 +392,8 @@ impl CheckService {
             _ => None,
         };
         let headers = self.active().headers;
-        let decision = CheckDecision { decision, limits, ttl, id_retention: None, headers };
+        let (id_retention, granted) = (None, None);
+        let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
         self.accounting.trace(&decision);
         Ok(decision)
     }
@@ -411,7 +458,8 @@ impl CheckService {
         let ttl = ttl.filter(|_| decision.hold().is_some());
         let (limits, headers) = (plan.limits().cloned().collect(), active.headers);
         let id_retention = context.idempotency_key.and_then(|_| self.short_id_retention());
-        let decision = CheckDecision { decision, limits, ttl, id_retention, headers };
+        let granted = None;
+        let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
         self.accounting.trace(&decision);
         Ok(decision)
     }

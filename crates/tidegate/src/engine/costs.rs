@@ -146,7 +146,7 @@ impl<'a> Costs<'a> {
 
 impl<'a> Extension<'a> {
     /// Refuses totals above [`Cost::MAX`], and a minimum that is no part of one total.
-    pub(crate) fn validate(&self) -> Result<(), Refusal> {
+    pub fn validate(&self) -> Result<(), Refusal> {
         for total in self.totals {
             Cost::new(total.cost.get()).map_err(Refusal::Cost)?;
         }

@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
 use tidegate::pricing::TokenUsage;
-use tidegate::{Cost, Key, Micros, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
+use tidegate::{Cost, Key, Micros, Rule, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
 
 use super::problem::HttpProblem;
-use crate::check::{CheckDecision, CheckService, ModelUsage};
+use crate::check::{AtMost, CheckDecision, CheckService, ModelUsage};
 
 /// Key to check: a string, or several parts. At most 1024 bytes in total.
 #[derive(Clone, PartialEq, Eq, JsonSchema, Debug)]
@@ -101,6 +101,10 @@ pub(crate) struct CheckItem {
     #[serde(default)]
     #[schemars(range(max = 4_294_967_296_u64))]
     pub cost: Option<u64>,
+    /// `reserve`: at least this of `cost`, if it does not fit.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
+    pub min: Option<u64>,
 }
 
 /// A check of one rule or limit, or of several at once: the body of several calls, each of which
@@ -122,6 +126,11 @@ pub(crate) struct CheckBody {
     #[serde(default)]
     #[schemars(range(max = 4_294_967_296_u64))]
     pub cost: Option<u64>,
+    /// `reserve`: at least this of `cost`, if it does not fit. Checks with `min` must have the same
+    /// `cost` and `min`: one quantity is reserved under all of them.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
+    pub min: Option<u64>,
     /// Up to 16 checks, charged all or none.
     #[serde(default)]
     #[schemars(with = "Option<Vec<CheckItem>>", length(min = 1, max = 16))]
@@ -281,6 +290,7 @@ impl CheckBody {
             ("limit", self.limit.is_some()),
             ("key", self.key.is_some()),
             ("cost", self.cost.is_some()),
+            ("min", self.min.is_some()),
         ];
         if let Some((field, _)) = alone.iter().find(|(_, given)| *given) {
             return Err(HttpProblem::field(*field, "must be set in each element of checks"));
@@ -290,7 +300,7 @@ impl CheckBody {
             return Err(HttpProblem::field("checks", detail));
         }
         let checks = checks.iter().enumerate().map(|(i, StrictObject(one))| {
-            let CheckItem { rule, limit, key, cost } = one;
+            let CheckItem { rule, limit, key, cost, .. } = one;
             check(service, &format!("checks[{i}]."), rule, limit, key, *cost)
         });
         checks.collect()
@@ -316,6 +326,40 @@ impl CheckBody {
             }
         }
         Ok(checks)
+    }
+}
+
+impl CheckBody {
+    /// The minimum of each check.
+    fn mins(&self) -> impl Iterator<Item = Option<u64>> {
+        let each = self.checks.iter().flatten().map(|StrictObject(one)| one.min);
+        self.checks.is_none().then_some(self.min).into_iter().chain(each)
+    }
+
+    /// What checks with `min` reserve at most; these cost `min` then.
+    pub(crate) fn at_most<'a>(
+        &'a self,
+        checks: &mut RuleChecks<'a>,
+    ) -> Result<Option<AtMost<'a>>, HttpProblem> {
+        let flexible = || checks.iter().zip(self.mins()).filter(|(_, min)| min.is_some());
+        let Some((_, Some(min))) = flexible().next() else { return Ok(None) };
+        if flexible().any(|(_, other)| other != Some(min)) {
+            return Err(HttpProblem::field("min", "checks with min need the same cost and min"));
+        }
+        let wanted = flexible().map(|(check, _)| {
+            let rule = match &check.target {
+                RuleTarget::Named(rule) => *rule,
+                _ => Rule::ADHOC,
+            };
+            let cost = RuleCost::new(rule, Cost::total(check.cost));
+            let key = check.key.parts().next().map(|_| check.key);
+            RuleCost { key, ..cost }
+        });
+        let wanted = wanted.collect();
+        for (check, other) in checks.iter_mut().zip(self.mins()) {
+            check.cost = other.unwrap_or(check.cost);
+        }
+        Ok(Some(AtMost { wanted, min: Cost::total(min) }))
     }
 }
 
@@ -354,9 +398,9 @@ pub(crate) struct CallBody {
 }
 
 impl CallBody {
-    const NOT_CHECKED: &'static [&'static str] = &["ttl_ms", "on_expiry", "model", "usage"];
+    const NOT_CHECKED: &'static [&'static str] = &["ttl_ms", "on_expiry", "model", "usage", "min"];
     const NOT_RECORDED: &'static [&'static str] =
-        &["ttl_ms", "on_expiry", "wait_ms", "model", "usage"];
+        &["ttl_ms", "on_expiry", "wait_ms", "model", "usage", "min"];
     pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", Self::NOT_CHECKED);
     pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", Self::NOT_RECORDED);
     pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", Self::NOT_RECORDED);
@@ -396,6 +440,7 @@ impl CheckBody {
             ("ttl_ms", self.ttl_ms.is_some()),
             ("on_expiry", self.on_expiry.is_some()),
             ("wait_ms", self.wait_ms.is_some()),
+            ("min", self.mins().any(|min| min.is_some())),
             ("model", self.model.is_some()),
             ("usage", self.usage.is_some()),
         ])?;
@@ -485,6 +530,9 @@ pub(crate) struct DecisionBody<'a> {
     /// `reserve`, `renew`, `extend`: lifetime, if it is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<u64>,
+    /// `reserve` with `min`: the quantity that is reserved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub granted: Option<u64>,
     /// `renew`: the reservation had already expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expired: Option<bool>,
@@ -627,6 +675,7 @@ impl<'a> DecisionBody<'a> {
                 .ttl
                 .filter(|_| !decision.repeated())
                 .map(|ttl| ttl.get() / 1_000),
+            granted: checked.granted.map(Cost::get),
             expired: None,
             refunded: None,
             rules: checked

@@ -24,13 +24,17 @@ pub(crate) async fn reserve(
 ) -> Result<Response, HttpProblem> {
     let body: CheckBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::RESERVE)?;
-    let operation = Operation::Reserve(ReserveOptions {
+    let options = ReserveOptions {
         ttl: body.ttl_ms.map(Duration::from_millis),
         charge_on_expiry: body.on_expiry.is_some(),
         tag: body.model.as_deref().map(Prices::tag),
-    });
-    let checks = body.checks_to_reserve(&app.service)?;
-    let decision = app.service.run(operation, &checks, body.id.as_deref()).await?;
+    };
+    let mut checks = body.checks_to_reserve(&app.service)?;
+    let (id, service) = (body.id.as_deref(), &app.service);
+    let decision = match body.at_most(&mut checks)? {
+        Some(at_most) => service.reserve_at_most(options, &checks, &at_most, id).await?,
+        None => service.run(Operation::Reserve(options), &checks, id).await?,
+    };
     Ok(response::decided(&decision))
 }
 

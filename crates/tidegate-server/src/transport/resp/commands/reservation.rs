@@ -1,50 +1,54 @@
 //! TG.RESERVE, TG.MRESERVE, TG.COMMIT, TG.CANCEL, TG.RENEW and TG.EXTEND.
 
-use tidegate::{Cost, Costs, Extension, HoldId, Key, RuleCheck};
+use tidegate::{Cost, Costs, Extension, HoldId, Key, RuleCost};
 
 use super::args::CommandArgs;
 use super::check::{rule_checks, rule_costs};
-use super::encode::{write_decision, write_decisions, write_extension, write_settlement};
+use super::encode::{integer, write_decision, write_decisions, write_extension, write_settlement};
 use super::errors::{ErrorText, SYNTAX, error_text, refusal_text};
-use crate::check::{CheckDecision, CheckService, Operation, ReserveOptions, SettleAction};
+use crate::check::{AtMost, CheckDecision, CheckService, Operation, ReserveOptions, SettleAction};
 use crate::transport::resp::reply::ReplyEncoder;
 
-/// `TG.RESERVE rule key cost [TTL ms] [ID id] [EXPIRY CHARGE]`
+/// `TG.RESERVE rule key cost [TTL ms] [ID id] [EXPIRY CHARGE] [MIN cost]`
 pub(crate) async fn reserve(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
-    let (rule, key) = (args.text()?, Key::from(args.word()?));
-    let check = RuleCheck::new(rule, key).cost(args.integer()?);
-    let decision = reserve_each(args, &[check], service).await?;
-    reply.array(9);
+    let (rule, key) = (args.text()?, Some(Key::from(args.word()?)));
+    let cost = RuleCost { key, ..RuleCost::new(rule, Cost::total(args.integer()?)) };
+    let (decision, has_min) = reserve_each(args, &[cost], service).await?;
+    reply.array(9 + usize::from(has_min));
     write_id(&decision, reply);
     write_decision(&decision, rule, reply);
+    write_granted(&decision, has_min, reply);
     Ok(())
 }
 
-/// `TG.MRESERVE n rule key cost .. [TTL ms] [ID id] [EXPIRY CHARGE]`: reserves all or none.
+/// `TG.MRESERVE n rule key cost .. [TTL ms] [ID id] [EXPIRY CHARGE] [MIN cost]`: reserves all or
+/// none.
 pub(crate) async fn reserve_many(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
     let named = rule_costs(args)?;
-    let decision = reserve_each(args, &rule_checks(&named), service).await?;
-    reply.array(10);
+    let (decision, has_min) = reserve_each(args, &named, service).await?;
+    reply.array(10 + usize::from(has_min));
     write_id(&decision, reply);
     write_decisions(&decision, named[0].rule, reply);
+    write_granted(&decision, has_min, reply);
     Ok(())
 }
 
-/// Reads the options of a reservation, and makes it.
+/// Reads the options of a reservation, and makes it. Whether there is a minimum: what costs more
+/// than that is reserved as far as it fits.
 async fn reserve_each(
     args: &mut CommandArgs<'_>,
-    checks: &[RuleCheck<'_>],
+    costs: &[RuleCost<'_>],
     service: &CheckService,
-) -> Result<CheckDecision, ErrorText> {
-    let (mut options, mut id) = (ReserveOptions::default(), None);
+) -> Result<(CheckDecision, bool), ErrorText> {
+    let (mut options, mut id, mut min) = (ReserveOptions::default(), None, None);
     while args.len() > 0 {
         if options.ttl.is_none() && args.take("TTL") {
             options.ttl = Some(args.millis()?);
@@ -52,11 +56,30 @@ async fn reserve_each(
             id = Some(args.text()?);
         } else if !options.charge_on_expiry && args.take("EXPIRY") && args.take("CHARGE") {
             options.charge_on_expiry = true;
+        } else if min.is_none() && args.take("MIN") {
+            min = Some(Cost::total(args.integer()?));
         } else {
             return Err(SYNTAX);
         }
     }
-    service.run(Operation::Reserve(options), checks, id).await.map_err(error_text)
+    let mut checks = rule_checks(costs);
+    let decided = match min {
+        None => service.run(Operation::Reserve(options), &checks, id).await,
+        Some(min) => {
+            let wanted = costs.iter().filter(|one| one.cost > min).copied().collect();
+            checks.iter_mut().for_each(|check| check.cost = check.cost.min(min.get()));
+            let at_most = AtMost { wanted, min };
+            service.reserve_at_most(options, &checks, &at_most, id).await
+        }
+    };
+    Ok((decided.map_err(error_text)?, min.is_some()))
+}
+
+/// The quantity that a reservation with a minimum was granted; 0 if it was denied.
+fn write_granted(decision: &CheckDecision, has_min: bool, reply: &mut ReplyEncoder) {
+    if has_min {
+        reply.integer(integer(decision.granted.map_or(0, Cost::get)));
+    }
 }
 
 fn write_id(decision: &CheckDecision, reply: &mut ReplyEncoder) {
