@@ -123,11 +123,22 @@ fn rule_costs<'a>(
     key: Key<'a>,
     costs: [Option<u64>; MAX_CELLS],
 ) -> Vec<RuleCost<'a>> {
-    let key = (id % 2 == 0).then_some(key);
+    let key = id.is_multiple_of(2).then_some(key);
     let each = names.iter().zip(costs).filter_map(|(rule, cost)| {
         Some(RuleCost { rule, key, cost: Cost::total(cost?), if_held: false })
     });
     each.collect()
+}
+
+/// These costs of a hold of so many cells, in the shortest form.
+fn costs_of<'a>(each: &'a [RuleCost<'a>], cells: usize) -> Costs<'a> {
+    let is_cancel = each.len() == cells && each.iter().all(|cost| cost.cost.is_zero());
+    match each {
+        [] => Costs::AsHeld,
+        [only] if cells == 1 => Costs::All(only.cost),
+        [first, ..] if is_cancel => Costs::All(first.cost),
+        each => Costs::Each(each),
+    }
 }
 
 fn limits(cell: usize, spec: &Spec, class: SharingClass) -> CellLimits {
@@ -187,15 +198,7 @@ where
             ModelOp::Settle { id, costs, .. } => {
                 let names = names();
                 let each = rule_costs(id, &names, key, costs);
-                let is_cancel = !each.is_empty()
-                    && each.len() == parts.len()
-                    && each.iter().all(|cost| cost.cost.is_zero());
-                let costs = match &each[..] {
-                    [] => Costs::AsHeld,
-                    [only] if parts.len() == 1 => Costs::All(only.cost),
-                    [first, ..] if is_cancel => Costs::All(first.cost),
-                    each => Costs::Each(each),
-                };
+                let costs = costs_of(&each, parts.len());
                 let op = tidegate::Op::Settle { id: self.made[&id], costs };
                 self.decide(op, ALL_HELD, &[])
             }

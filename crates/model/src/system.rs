@@ -17,7 +17,7 @@ pub struct ModelCall {
     pub now: u64,
     pub op: ModelOp,
     /// Its cells. The same cell may occur twice in `Check`, `Peek`, `Hold`, `Enter` and `Record`.
-    /// For `Settle`, `Renew` and `Extend` these are the cells and costs of the hold, each cell once.
+    /// For `Settle`, `Renew` and `Extend` these are the cells and costs of the hold, each once.
     pub parts: Vec<ModelCharge>,
 }
 

@@ -114,11 +114,6 @@ impl Granted {
     fn is_charging(&self, cell: usize) -> bool {
         self.uses[cell] == Some(Expiry::Charge)
     }
-
-    /// Can a system have forgotten under which limit it is settled?
-    fn may_be_forgotten(&self, world: &ExpectedWorld, now: u64) -> bool {
-        self.changed.iter().any(|&cell| world.is_unused(cell, now))
-    }
 }
 
 impl Trace {
@@ -353,7 +348,7 @@ impl Trace {
             35..=46 if !self.granted.is_empty() => {
                 let place = rng.below(self.granted.len() as u64) as usize;
                 let granted = &self.granted[place];
-                if self.profile.forgets && granted.may_be_forgotten(world, self.now) {
+                if may_be_forgotten(&self.profile, granted, world, self.now) {
                     return ModelOp::Peek;
                 }
                 let Granted { id, uses, ref parts, .. } = *granted;
@@ -391,7 +386,7 @@ impl Trace {
             // The latest hold: of the others more have expired.
             51..=60 if self.profile.extends && !self.granted.is_empty() => {
                 let place = self.granted.len() - 1;
-                if self.profile.forgets && self.granted[place].may_be_forgotten(world, self.now) {
+                if may_be_forgotten(&self.profile, &self.granted[place], world, self.now) {
                     return ModelOp::Peek;
                 }
                 self.extend(place, cell, world)
@@ -522,6 +517,16 @@ impl Trace {
         };
         cost.min(MAX_COST)
     }
+}
+
+/// Can the system have forgotten under which limit the hold is settled? One that keeps a single
+/// limit does so once nothing is used under that, though other limits may still count it.
+fn may_be_forgotten(profile: &Profile, granted: &Granted, world: &ExpectedWorld, now: u64) -> bool {
+    let is_unused = |&cell: &usize| match profile.returns {
+        true => world.is_unused(cell, now),
+        false => world.situation(cell, now).is_unused(),
+    };
+    profile.forgets && granted.changed.iter().any(is_unused)
 }
 
 /// The time in which a limit recovers.

@@ -63,7 +63,7 @@ fn no_resp_reply_contains_a_line_of_the_request() {
     let (server, _folder) = start(&[("TIDEGATE_ADMIN_TOKEN", "admin")]);
     for nasty in NASTY {
         let mut client = RespConnection::connect(server.resp);
-        let commands: [&[&str]; 20] = [
+        let commands: [&[&str]; 21] = [
             &[nasty],
             &["TG.CHECK", nasty, "k"],
             &["TG.CHECK", "login", nasty],

@@ -57,7 +57,6 @@ pub(crate) async fn extend(
 
 /// Sends `request` to every slot. The slot whose record names the others comes last: as long as
 /// that record exists, a caller without a reply can retry.
-
 async fn send_all(
     executor: &ScriptExecutor,
     id: HoldId,

@@ -1,5 +1,7 @@
 //! What a call to a language model costs under each rule of a policy.
 
+use std::sync::Arc;
+
 use tidegate::pricing::{ModelPrice, TokenUsage};
 use tidegate::{Cost, HoldId, OnReserve, PolicyRule, Refusal, RuleCost, RuleLimit, Unit};
 
@@ -91,15 +93,14 @@ impl ActivePolicy {
     pub(super) fn check_extensible(&self, rule: &str) -> Result<(), CheckError> {
         // An unknown rule is reported later, by the plan.
         let Some(found) = self.policy.rule(rule) else { return Ok(()) };
-        for limit in found.rule().limits() {
-            if limit.limit().is_queue() {
-                return Err(Refusal::QueueExtended(rule.into()).into());
-            }
-            if limit.limit().lease().is_some() || limit.on_reserve() == OnReserve::Charge {
-                return Err(Refusal::NotHeld(rule.into()).into());
-            }
+        let limits = || found.rule().limits().iter();
+        if limits().any(|limit| limit.limit().is_queue() && !limit.is_shadow()) {
+            return Err(Refusal::QueueExtended(rule.into()).into());
         }
-        Ok(())
+        let is_held = |limit: &Arc<RuleLimit>| {
+            limit.limit().lease().is_none() && limit.on_reserve() == OnReserve::Hold
+        };
+        if limits().any(is_held) { Ok(()) } else { Err(Refusal::NotHeld(rule.into()).into()) }
     }
 
     /// Whether a reservation holds permits of the limit that its settlement charges.

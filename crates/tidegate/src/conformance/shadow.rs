@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use tidegate_core::Micros;
+use tidegate_core::{Cost, Micros};
 
 use super::harness::{EVERY_LIMIT, Harness};
-use crate::{Decision, Op, Rule, RuleLimit};
+use crate::{Decision, Extension, Op, Rule, RuleCost, RuleLimit};
 
 pub(super) async fn run(new: impl Fn() -> Harness) {
     a_shadow_limit_denies_nothing_and_returns_its_verdict(&new()).await;
     a_shadow_limit_is_charged_when_both_allow(&new()).await;
     a_reservation_holds_a_shadow_limit_only_if_it_fits(&new()).await;
+    an_extension_holds_more_of_a_shadow_limit_only_if_it_fits(&new()).await;
     a_rule_of_shadow_limits_allows_everything(&new()).await;
 }
 
@@ -83,6 +84,25 @@ async fn a_reservation_holds_a_shadow_limit_only_if_it_fits(harness: &Harness) {
         let used = async |i: usize| harness.inspect(&limits[i], text).await.standing.used;
         assert_eq!((used(0).await, used(1).await), (5, 2), "{text}");
         assert_eq!((held(0).await, held(1).await), (0, 0), "{text}");
+    }
+}
+
+async fn an_extension_holds_more_of_a_shadow_limit_only_if_it_fits(harness: &Harness) {
+    for text in EVERY_LIMIT {
+        let limits = pair("fixed-window 100/h", text);
+        let (_, hold) = harness.hold(Micros::from_secs(60));
+        let id = harness.both(hold, &limits, text, 6).await.hold().expect("a hold");
+        for (total, in_shadow) in [(9, 9), (12, 9), (10, 10)] {
+            let totals = [RuleCost::new("pair", Cost::total(total))];
+            let to = Extension { totals: &totals, min: None, ttl: None };
+            let extended = harness.extend(id, to).await.expect("a decision");
+            assert!(extended.allowed(), "{text}");
+            assert_eq!(extended.shadow()[0].allowed, total <= 10, "{text}");
+            let held = harness.inspect(&limits[1], text).await.standing.held;
+            assert_eq!(held, in_shadow, "{text}");
+        }
+        assert_eq!(harness.inspect(&limits[0], text).await.standing.held, 12, "{text}");
+        harness.settle(id, Some(0)).await.expect("cancelled");
     }
 }
 

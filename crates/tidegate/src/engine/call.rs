@@ -144,8 +144,8 @@ impl Op<'_> {
         }
     }
 
-    /// The costs by rule that the operation names: what is charged or, to extend a hold, what is held
-    /// in total.
+    /// The costs by rule that the operation names: what is charged or, to extend a hold, what is
+    /// held in total.
     pub fn rule_costs(&self) -> &[RuleCost<'_>] {
         match self {
             Self::Settle { costs: Costs::Each(each), .. } => each,
@@ -155,8 +155,8 @@ impl Op<'_> {
     }
 
     /// The cost of each part of the hold that the operation names; `None` is what is held.
-    /// `is_of(i, key)` is whether the i-th part is of this key. An engine calls it before it changes
-    /// the hold.
+    /// `is_of(i, key)` is whether the i-th part is of this key. An engine calls it before it
+    /// changes the hold.
     pub fn costs_of_parts(
         &self,
         parts: &[HeldPart<'_>],

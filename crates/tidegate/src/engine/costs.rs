@@ -171,7 +171,8 @@ impl<'a> Extension<'a> {
     ) -> Result<SmallVec<[Option<Cost>; 2]>, Refusal> {
         let totals = Costs::Each(self.totals).of_parts(parts, is_of)?;
         let named = parts.iter().zip(&totals).filter(|(_, total)| total.is_some());
-        match named.map(|(part, _)| part.limit).find(|limit| limit.limit().is_queue()) {
+        let mut limits = named.map(|(part, _)| part.limit);
+        match limits.find(|limit| limit.limit().is_queue() && !limit.is_shadow()) {
             Some(queue) => Err(Refusal::QueueExtended(queue.rule().into())),
             None => Ok(totals),
         }

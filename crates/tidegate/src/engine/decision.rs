@@ -223,8 +223,8 @@ impl Decision {
         &self.details().settled
     }
 
-    /// What is reserved of each limit held, for an extended hold: with a minimum, it may be less than
-    /// the total of the call.
+    /// What is reserved of each limit held, for an extended hold: with a minimum, it may be less
+    /// than the total of the call.
     pub fn reserved(&self) -> &[Cost] {
         &self.details().reserved
     }

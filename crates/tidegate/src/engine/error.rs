@@ -140,7 +140,8 @@ pub enum Refusal {
     UnknownHold,
     /// The hold was settled with another cost.
     AlreadySettled,
-    /// The hold has expired: what was released may be another caller's, what was charged is charged.
+    /// The hold has expired: what was released may be another caller's, and what was charged stays
+    /// so.
     HoldExpired,
     /// A minimum without one total for all rules, or not from 1 to this total.
     MinCost,

@@ -201,13 +201,13 @@ impl Reservation {
         self.guard.renew(ttl.into()).await
     }
 
-    /// Reserves more while the work goes on, for example while a response streams: `totals` are what
-    /// each rule has reserved then, not what is added, so that a repeated call does nothing. Rules
-    /// that are not named stay as they are.
+    /// Reserves more while the work goes on, for example while a response streams: `totals` are
+    /// what each rule has reserved then, not what is added, so that a repeated call does nothing.
+    /// Rules that are not named stay as they are.
     ///
     /// If a limit denies it, nothing changes: end the work, and commit what it has used. An expired
-    /// reservation is refused ([`Refusal::HoldExpired`](crate::Refusal::HoldExpired)). What is added
-    /// may be used only after this returns.
+    /// reservation is refused ([`Refusal::HoldExpired`](crate::Refusal::HoldExpired)). What is
+    /// added may be used only after this returns.
     ///
     /// ```
     /// # async fn stream(mut reserved: tidegate::Reservation) -> Result<(), tidegate::Limited> {
@@ -235,8 +235,8 @@ pub struct Extend<'a> {
 }
 
 impl Extend<'_> {
-    /// Reserves as much as fits, but at least `min`, in total: one quantity for all rules, which must
-    /// name the same total. [`Decision::reserved`] has what was granted.
+    /// Reserves as much as fits, but at least `min`, in total: one quantity for all rules, which
+    /// must name the same total. [`Decision::reserved`] has what was granted.
     pub fn at_least(mut self, min: u64) -> Self {
         self.to.min = Some(Cost::total(min));
         self

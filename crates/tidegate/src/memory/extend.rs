@@ -5,6 +5,7 @@ use tidegate_core::{Cost, Hold, Micros, Verdict, Wait};
 
 use super::cell::CellLocation;
 use super::locked_shards::{CellCharges, LockedShards, peek};
+use super::records::HeldCell;
 use super::settle::locate_all;
 use super::state::Memory;
 use crate::engine::{Refusal, check_ttl};
@@ -34,31 +35,8 @@ impl Memory {
                 }
                 totals[i] = None;
             }
-            let increments = |quantity: Cost| {
-                let cells = hold.cells.iter().zip(&totals);
-                let added = cells.map(|(cell, total)| {
-                    total.map_or(Cost::ZERO, |total| total.min(quantity).saturating_sub(cell.cost))
-                });
-                let mut parts = parts.clone();
-                parts.iter_mut().zip(added).for_each(|(part, cost)| part.cost = cost);
-                parts
-            };
-            let mut added = increments(to.want());
-            let mut verdicts = look(locked, &added, &locations, now);
-            if let (Some(min), false) = (to.min, allowed(&added, &verdicts)) {
-                let named = (0..parts.len()).filter(|i| totals[*i].is_some());
-                let fits = named
-                    .filter(|i| !parts[*i].is_shadow())
-                    .map(|i| hold.cells[i].cost.saturating_add(Cost::total(verdicts[i].remaining)));
-                let fits = fits.min().unwrap_or(min).clamp(min, to.want());
-                // Keys that share an overflow bucket may fit one by one and not together.
-                for quantity in [fits, min] {
-                    if !allowed(&added, &verdicts) {
-                        added = increments(quantity);
-                        verdicts = look(locked, &added, &locations, now);
-                    }
-                }
-            }
+            let wanted = WantedTotals { cells: &hold.cells, totals: &totals, parts, to };
+            let (added, mut verdicts) = wanted.look(locked, &locations, now);
             let is_granted = allowed(&added, &verdicts);
             for (i, (part, location)) in added.iter().zip(locations).enumerate() {
                 // A shadow limit that denies the call stays as it is.
@@ -93,6 +71,52 @@ impl Memory {
             decision.details_mut().reserved = enforced.map(|cell| cell.cost).collect();
             Ok(decision)
         })
+    }
+}
+
+/// The totals that an extension names for the cells of a hold.
+struct WantedTotals<'a, 'p> {
+    cells: &'a [HeldCell],
+    totals: &'a [Option<Cost>],
+    parts: &'a CellCharges<'p>,
+    to: Extension<'a>,
+}
+
+impl<'p> WantedTotals<'_, 'p> {
+    /// What is held in addition for `quantity`, or less if a total is less.
+    fn increments(&self, quantity: Cost) -> CellCharges<'p> {
+        let mut parts = self.parts.clone();
+        for ((part, cell), total) in parts.iter_mut().zip(self.cells).zip(self.totals) {
+            let total = total.map_or(Cost::ZERO, |total| total.min(quantity));
+            part.cost = total.saturating_sub(cell.cost);
+        }
+        parts
+    }
+
+    /// The increments of the largest quantity that fits, with the verdicts on them; those of the
+    /// smallest if none does.
+    fn look(
+        &self,
+        locked: &mut LockedShards<'_>,
+        locations: &[CellLocation],
+        now: Micros,
+    ) -> (CellCharges<'p>, SmallVec<[Verdict; 2]>) {
+        let mut added = self.increments(self.to.want());
+        let mut verdicts = look(locked, &added, locations, now);
+        let Some(min) = self.to.min else { return (added, verdicts) };
+        let named = (0..self.parts.len()).filter(|i| self.totals[*i].is_some());
+        let fits = named
+            .filter(|i| !self.parts[*i].is_shadow())
+            .map(|i| self.cells[i].cost.saturating_add(Cost::total(verdicts[i].remaining)));
+        let fits = fits.min().unwrap_or(min).clamp(min, self.to.want());
+        // Keys that share an overflow bucket may fit one by one and not together.
+        for quantity in [fits, min] {
+            if !allowed(&added, &verdicts) {
+                added = self.increments(quantity);
+                verdicts = look(locked, &added, locations, now);
+            }
+        }
+        (added, verdicts)
     }
 }
 

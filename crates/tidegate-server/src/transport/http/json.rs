@@ -179,8 +179,8 @@ pub(crate) struct SettleBody {
     #[serde(default)]
     #[schemars(range(max = 9_007_199_254_740_992_u64))]
     pub cost: Option<u64>,
-    /// Actual cost by rule; rules that are not named are charged what was reserved. `extend`: what is
-    /// reserved in total.
+    /// Actual cost by rule; rules that are not named are charged what was reserved. `extend`: what
+    /// is reserved in total.
     #[serde(default)]
     pub costs: Option<CostsBody>,
     /// Reserve less than `costs` if they do not fit, but at least this; they must all be equal.

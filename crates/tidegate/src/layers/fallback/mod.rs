@@ -186,8 +186,8 @@ impl<E: Engine> Fallback<E> {
         Ok(decision)
     }
 
-    /// Settles, renews or extends a hold that was made here. The costs of rules that are not counted
-    /// here are left out.
+    /// Settles, renews or extends a hold that was made here. The costs of rules that are not
+    /// counted here are left out.
     fn settle_locally(&self, call: Call<'_>) -> Result<Decision, EngineError> {
         let (Op::Settle { costs: Costs::Each(each), .. }
         | Op::Extend { to: Extension { totals: each, .. }, .. }) = call.op
