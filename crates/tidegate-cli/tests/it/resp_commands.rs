@@ -283,14 +283,15 @@ fn an_unsettled_reservation_expires() {
     }
 }
 
-#[test]
-fn each_rule_is_settled_at_its_own_cost() {
-    let policy = r#"
+const GATEWAY: &str = r#"
 rules:
   - { name: requests, unit: requests, key: [client_ip], limits: ["60/m"] }
   - { name: tokens, unit: tokens, key: [client_ip], limits: ["fixed-window 10000/1h"] }
 "#;
-    let server = ServerProcess::with_policy(policy);
+
+#[test]
+fn each_rule_is_settled_at_its_own_cost() {
+    let server = ServerProcess::with_policy(GATEWAY);
     let mut client = RespConnection::connect(server.resp);
     let reply = client.send("TG.MRESERVE 2 requests ann 1 tokens ann 1500 TTL 60000 ID req-17");
     let (id, decision) = reply.items().split_first().unwrap();
@@ -346,12 +347,7 @@ fn a_reservation_with_a_minimum_is_granted_what_fits() {
 
 #[test]
 fn a_reservation_is_extended_to_totals() {
-    let policy = r#"
-rules:
-  - { name: requests, unit: requests, key: [client_ip], limits: ["60/m"] }
-  - { name: tokens, unit: tokens, key: [client_ip], limits: ["fixed-window 10000/1h"] }
-"#;
-    let server = ServerProcess::with_policy(policy);
+    let server = ServerProcess::with_policy(GATEWAY);
     let mut client = RespConnection::connect(server.resp);
     let reply = client.send("TG.MRESERVE 2 requests ann 1 tokens ann 1500");
     let id = reply.items()[0].text();

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -227,6 +227,27 @@ fn an_extended_reservation_that_the_store_has_forgotten_is_charged_its_new_total
     clock.advance(2 * HOUR);
     let settled = now_or_panic(reservation.commit_all()).unwrap();
     assert_eq!((settled.late(), settled.remaining()), (true, 3));
+}
+
+#[test]
+fn extensions_of_several_threads_never_hold_more_than_the_limit() {
+    let (_, limiter) = limiter("fixed-window 10/1d");
+    let (spendable, extended) = (AtomicU64::new(0), AtomicU64::new(0));
+    let spend = || {
+        for n in 0..2_000 {
+            let Ok(mut reservation) = now_or_panic(limiter.reserve("k", 1)) else { continue };
+            let total = [RuleCost::new("work", Cost::total(2 + n % 9))];
+            let granted = now_or_panic(reservation.extend_to(&total).at_least(1)).unwrap();
+            let granted = granted.reserved()[0].get();
+            extended.fetch_add(granted - 1, Ordering::Relaxed);
+            let all = spendable.fetch_add(granted, Ordering::SeqCst) + granted;
+            assert!(all <= 10, "{all}");
+            spendable.fetch_sub(granted, Ordering::SeqCst);
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(spend))));
+    assert!(extended.into_inner() > 2_000);
+    assert_eq!((held(&limiter), remaining(&limiter)), (0, 10));
 }
 
 // --- reservations that are not settled ----------------------------------------------------------
