@@ -46,6 +46,17 @@ impl ServerProcess {
         Self::start(&["--config", file.to_str().unwrap()], &[])
     }
 
+    /// The same on a Redis, once it is connected. A busy machine must not look like an outage, so
+    /// the deadline is long.
+    pub fn with_policy_on(store: &str, policy: &str) -> Self {
+        let policy = format!("store_deadline: 5s\n{policy}");
+        let file = TempFolder::new().write("policy.yaml", &policy);
+        let server = Self::start(&["--store", store, "--config", file.to_str().unwrap()], &[]);
+        let up = || server.store_is_up().then_some(());
+        assert!(wait_until(up).is_some(), "{:?}", server.log());
+        server
+    }
+
     /// Starts a server with these arguments and environment variables, on free ports.
     pub fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Self::command(arguments, variables);

@@ -1,6 +1,7 @@
 //! Reservations of calls to language models over HTTP: costs by usage, unit and price.
 
 use serde_json::{Value, json};
+use testkit::redis::RedisServer;
 use testkit::server::{ServerProcess, ServerResponse};
 
 const POLICY: &str = r#"
@@ -156,7 +157,16 @@ fn settle(server: &ServerProcess, key: &str, fields: Value) -> ServerResponse {
 
 #[test]
 fn a_commit_charges_each_rule_by_its_unit() {
-    let server = ServerProcess::with_policy(POLICY);
+    settle_by_usage(&ServerProcess::with_policy(POLICY));
+}
+
+#[test]
+fn a_commit_charges_each_rule_by_its_unit_on_redis() {
+    let redis = RedisServer::start();
+    settle_by_usage(&ServerProcess::with_policy_on(&redis.url(), POLICY));
+}
+
+fn settle_by_usage(server: &ServerProcess) {
     let openai = json!({ "prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100,
         "prompt_tokens_details": { "cached_tokens": 400 } });
     let anthropic = json!({ "input_tokens": 600, "cache_read_input_tokens": 400,
@@ -164,7 +174,7 @@ fn a_commit_charges_each_rule_by_its_unit() {
     let gemini = json!({ "promptTokenCount": 1000, "cachedContentTokenCount": 400,
         "candidatesTokenCount": 60, "thoughtsTokenCount": 40, "totalTokenCount": 1100 });
     for (key, usage) in [("openai", openai), ("anthropic", anthropic), ("gemini", gemini)] {
-        let done = settle(&server, key, json!({ "model": "small", "usage": usage }));
+        let done = settle(server, key, json!({ "model": "small", "usage": usage }));
         assert_eq!(done.status, 200, "{}", done.body);
         let reply = done.json();
         let expected = [("requests", 1, 0), ("tokens", 1100, 0), ("spend", 600 + 200 + 400, 0)];

@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use testkit::redis::RedisServer;
 use testkit::server::{ServerProcess, pause, wait_until};
 
 const POLICY: &str = r#"
@@ -91,15 +92,24 @@ rules:
 
 #[test]
 fn each_rule_is_settled_at_its_own_cost_and_requests_are_charged_at_once() {
-    let server = ServerProcess::with_policy(GATEWAY);
+    settle_each_rule(&ServerProcess::with_policy(GATEWAY));
+}
+
+#[test]
+fn each_rule_is_settled_at_its_own_cost_on_redis() {
+    let redis = RedisServer::start();
+    settle_each_rule(&ServerProcess::with_policy_on(&redis.url(), GATEWAY));
+}
+
+fn settle_each_rule(server: &ServerProcess) {
     let reserve = |key: &str| {
         let checks = json!([
             { "rule": "requests", "key": key }, { "rule": "tokens", "key": key, "cost": 1_500 }
         ]);
-        reserve(&server, &json!({ "checks": checks }))
+        reserve(server, &json!({ "checks": checks }))
     };
     let id = reserve("ann");
-    assert_eq!(remaining(&server, "requests", "ann"), 59, "not held, but charged");
+    assert_eq!(remaining(server, "requests", "ann"), 59, "not held, but charged");
     let refused =
         server.post("/v1/commit", &json!({ "reservation": id, "costs": { "requests": 2 } }));
     assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("costs")), "{refused:?}");
@@ -111,8 +121,8 @@ fn each_rule_is_settled_at_its_own_cost_and_requests_are_charged_at_once() {
     };
     assert_eq!(numbers(&body["rules"][0]), [1, 1, 0]);
     assert_eq!(numbers(&body["rules"][1]), [1_500, 312, 0]);
-    assert_eq!(remaining(&server, "requests", "ann"), 59, "312 is not charged to both");
-    assert_eq!(remaining(&server, "tokens", "ann"), 9_688);
+    assert_eq!(remaining(server, "requests", "ann"), 59, "312 is not charged to both");
+    assert_eq!(remaining(server, "tokens", "ann"), 9_688);
     let same =
         json!({ "reservation": id, "costs": [{ "rule": "tokens", "key": "ann", "cost": 312 }] });
     let again = server.post("/v1/commit", &same);

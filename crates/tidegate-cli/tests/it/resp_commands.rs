@@ -3,6 +3,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use testkit::redis::RedisServer;
 use testkit::resp::{FuzzRng, RespConnection, RespReply, command};
 use testkit::server::{ServerProcess, TempFolder, pause};
 
@@ -283,15 +284,24 @@ fn an_unsettled_reservation_expires() {
     }
 }
 
+#[test]
+fn each_rule_is_settled_at_its_own_cost() {
+    settle_each_rule(&ServerProcess::with_policy(GATEWAY));
+}
+
+#[test]
+fn each_rule_is_settled_at_its_own_cost_on_redis() {
+    let redis = RedisServer::start();
+    settle_each_rule(&ServerProcess::with_policy_on(&redis.url(), GATEWAY));
+}
+
 const GATEWAY: &str = r#"
 rules:
   - { name: requests, unit: requests, key: [client_ip], limits: ["60/m"] }
   - { name: tokens, unit: tokens, key: [client_ip], limits: ["fixed-window 10000/1h"] }
 "#;
 
-#[test]
-fn each_rule_is_settled_at_its_own_cost() {
-    let server = ServerProcess::with_policy(GATEWAY);
+fn settle_each_rule(server: &ServerProcess) {
     let mut client = RespConnection::connect(server.resp);
     let reply = client.send("TG.MRESERVE 2 requests ann 1 tokens ann 1500 TTL 60000 ID req-17");
     let (id, decision) = reply.items().split_first().unwrap();
