@@ -6,8 +6,8 @@
 //!
 //! Each module imports only modules above it in this list.
 //!
-//! - Without features: [`timing`], [`tasks`], [`now_or_never`], [`engines`], [`bounds`]. They
-//!   import `tidegate` only.
+//! - Without features: [`timing`], [`tasks`], [`now_or_never`], [`engines`], [`bounds`],
+//!   [`budget_traffic`]. They import `tidegate` only.
 //! - Feature `redis`: [`redis`], [`cluster`], [`sentinel`], [`fake_redis`], [`fake_clock`]. They do
 //!   not import `tidegate-redis`, so that its unit tests can use them.
 //! - Feature `tidegate-redis`: [`engine`], [`ledger`], [`load`], [`replicas`],
@@ -26,6 +26,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 pub mod bounds;
+pub mod budget_traffic;
 pub mod engines;
 pub mod now_or_never;
 pub mod tasks;

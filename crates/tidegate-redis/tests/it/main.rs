@@ -8,6 +8,7 @@
 mod abandoned_holds;
 mod acl;
 mod batch;
+mod budgets;
 mod changed_limits;
 mod checks_script;
 mod cluster_failover;

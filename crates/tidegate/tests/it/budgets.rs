@@ -3,179 +3,55 @@
 
 use std::time::Duration;
 
+use testkit::bounds::families::LIMIT_FAMILIES;
+use testkit::budget_traffic::{
+    BUDGET, Estimates, Gateway, Overshoot, WINDOW, consumption, limiter_in_memory,
+};
 use testkit::now_or_never::now_or_panic;
 use tidegate::{
-    Cost, HoldId, Limiter, ManualClock, Memory, Micros, Refusal, Rule, RuleCheck, RuleCost, Unit,
+    Cost, Limiter, ManualClock, Memory, Micros, Refusal, Rule, RuleCheck, RuleCost, Unit,
 };
-use tidegate_model::{TraceRng, print_line};
+use tidegate_model::print_line;
 
-const K: u64 = 1_000;
-const WINDOW: u64 = 60_000;
-/// Milliseconds of traffic: ten windows.
-const END: u64 = 10 * WINDOW;
+const GATEWAYS: [Gateway; 3] = [Gateway::CheckThenCharge, Gateway::RefundDifference, Gateway::Hold];
 
-/// How a gateway spends a budget.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Gateway {
-    /// Looks whether anything is left, and records what was used at the end.
-    CheckThenCharge,
-    /// Charges the estimate, and refunds or records the difference at the end.
-    RefundDifference,
-    Hold,
-}
-
-/// What the real cost is, compared with the estimate.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Estimates {
-    /// Up to ten times too high.
-    High,
-    /// Ten times too low.
-    Low,
-}
-
-struct CallInFlight {
-    id: Option<HoldId>,
-    estimate: u64,
-    real: u64,
-    start: u64,
-    end: u64,
-    /// The caller dies before it reports anything.
-    dies: bool,
-}
-
-fn limiter(clock: &ManualClock, limit: &str) -> Limiter {
-    clock.set(Micros::from_secs(1_700_000_040));
-    let memory = Memory::builder().clock(clock.clone()).build();
-    let rule = Rule::new("tokens", [limit.parse().unwrap()]).unwrap().unit(Unit::Tokens);
-    Limiter::with_rules(memory, [rule]).unwrap()
-}
-
-/// Instants in milliseconds and tokens of all consumption.
-fn consumption(gateway: Gateway, estimates: Estimates, limit: &str, seed: u64) -> Vec<(u64, u64)> {
-    let clock = ManualClock::default();
-    let (limiter, mut rng) = (limiter(&clock, limit), TraceRng::new(seed));
-    let (mut flying, mut log): (Vec<CallInFlight>, _) = (Vec::new(), Vec::new());
-    for now in (0..END).step_by(250) {
-        let (ended, rest) = flying.into_iter().partition(|call: &CallInFlight| call.end <= now);
-        flying = rest;
-        let ended: Vec<CallInFlight> = ended;
-        for call in ended {
-            // Consumed at any instants of the call: hostile ones, at its ends.
-            let within = rng.between(call.start, call.end - 1);
-            let at = rng.pick(&[call.start, call.end - 1, within]);
-            log.push((at, call.real));
-            finish(gateway, &limiter, &call);
-        }
-        clock.advance(Duration::from_millis(250));
-        let estimate = rng.between(20, 200);
-        let real = match estimates {
-            Estimates::High => rng.between(estimate / 10, estimate),
-            Estimates::Low => estimate * 10,
-        };
-        let (length, dies) = (rng.between(100, 3 * WINDOW), rng.one_in(10));
-        let ttl = Duration::from_millis(length);
-        let (is_granted, id) = match gateway {
-            Gateway::CheckThenCharge => {
-                (limiter.check("k").peek().now().unwrap().remaining() > 0, None)
-            }
-            Gateway::RefundDifference => {
-                (limiter.check("k").cost(estimate).now().unwrap().allowed(), None)
-            }
-            Gateway::Hold => {
-                let name = format!("{now}");
-                let reserve = limiter.reserve("k", estimate).ttl(ttl).idempotency_key(&name);
-                let made = now_or_panic(reserve).ok().map(tidegate::Reservation::keep);
-                if rng.one_in(5) {
-                    // A retry under the id holds nothing more.
-                    let again = limiter.reserve("k", estimate).ttl(ttl).idempotency_key(&name);
-                    let again = now_or_panic(again).ok().map(tidegate::Reservation::keep);
-                    assert_eq!(made, again);
-                }
-                (made.is_some(), made)
-            }
-        };
-        if is_granted {
-            let start = now + 250;
-            flying.push(CallInFlight { id, estimate, real, start, end: start + length, dies });
-        }
-    }
-    log
-}
-
-fn finish(gateway: Gateway, limiter: &Limiter, call: &CallInFlight) {
-    let &CallInFlight { id, estimate, real, dies, .. } = call;
-    match (gateway, id) {
-        _ if dies => {}
-        (Gateway::Hold, Some(id)) => drop(now_or_panic(limiter.reservation(id).commit(real))),
-        (Gateway::RefundDifference, _) if real <= estimate => {
-            drop(now_or_panic(limiter.refund("k", estimate - real)));
-        }
-        (Gateway::RefundDifference, _) => {
-            drop(now_or_panic(limiter.record("k", real - estimate)));
-        }
-        _ => drop(now_or_panic(limiter.record("k", real))),
-    }
-}
-
-/// The most tokens in one aligned window.
-fn worst_window(log: &[(u64, u64)]) -> u64 {
-    // The clock starts at a multiple of the window.
-    let of = |window: u64| {
-        let inside = log.iter().filter(|(at, _)| at / WINDOW == window);
-        inside.map(|(_, tokens)| tokens).sum::<u64>()
-    };
-    (0..END / WINDOW + 4).map(of).max().unwrap_or(0)
-}
-
-/// The most tokens above `allowed(length)` in any interval from one consumption to another.
-fn most_above(log: &[(u64, u64)], allowed: impl Fn(u64) -> u64) -> u64 {
-    let mut log = log.to_vec();
-    log.sort_unstable();
-    let mut most = 0;
-    for (i, (from, _)) in log.iter().enumerate() {
-        let mut sum = 0;
-        for (to, tokens) in &log[i..] {
-            sum += tokens;
-            most = most.max(u64::saturating_sub(sum, allowed(to - from)));
-        }
-    }
-    most
-}
-
+/// The same traffic through three gateways: only holds keep the bound of every algorithm, in every
+/// interval.
 #[test]
-fn holds_keep_the_bound_that_other_gateways_exceed() {
-    let limit = "fixed-window 1000/60s";
-    for estimates in [Estimates::High, Estimates::Low] {
-        let worst = |gateway| {
-            let runs = (0..30).map(|seed| consumption(gateway, estimates, limit, seed));
-            runs.map(|log| worst_window(&log)).max().unwrap()
-        };
-        let [check, refund, hold] =
-            [Gateway::CheckThenCharge, Gateway::RefundDifference, Gateway::Hold].map(worst);
-        print_line(&format!(
-            "worst window of {limit}, estimates {estimates:?}: check before, charge after {} %, \
-             refund the difference {} %, hold {} %",
-            check * 100 / K,
-            refund * 100 / K,
-            hold * 100 / K
-        ));
-        let factor = if estimates == Estimates::Low { 10 } else { 1 };
-        assert!(hold <= factor * K, "{estimates:?}: {hold}");
-        assert!(hold > K / 2, "the traffic uses the budget");
-        assert!(check > factor * K && (factor > 1 || refund > K), "{check} {refund}");
+fn holds_keep_the_bounds_that_other_gateways_exceed() {
+    let (seeds, windows) = (1..=5, 6);
+    print_line(&format!(
+        "most tokens within one window, in % of the budget; intervals above the bound; seeds {seeds:?}"
+    ));
+    print_line(
+        "limit                      | estimates | check, charge after | refund difference | hold",
+    );
+    let mut above = [0; 3];
+    for (name, make) in LIMIT_FAMILIES {
+        let (limit, bound) = make(BUDGET, WINDOW);
+        for estimates in Estimates::ALL {
+            let found = GATEWAYS.map(|gateway| {
+                let runs = seeds.clone().map(|seed| {
+                    let clock = ManualClock::default();
+                    let limiter = limiter_in_memory(&clock, &limit);
+                    let way = (gateway, estimates);
+                    let log = now_or_panic(consumption(&limiter, &clock, way, windows, seed));
+                    Overshoot::of(&log, bound, estimates)
+                });
+                runs.fold(Overshoot::default(), Overshoot::and)
+            });
+            let [check, refund, hold] =
+                found.map(|found| format!("{} % / {}", found.worst, found.violations));
+            let estimates = format!("{estimates:?}");
+            print_line(&format!(
+                "{name:<26} | {estimates:<9} | {check:<19} | {refund:<17} | {hold}"
+            ));
+            assert_eq!(found[2].violations, 0, "{limit}, {estimates}");
+            assert!(found[2].worst >= 50, "{limit}, {estimates}: the traffic uses the budget");
+            above.iter_mut().zip(found).for_each(|(above, found)| *above += found.violations);
+        }
     }
-}
-
-#[test]
-fn no_interval_has_more_than_the_bound_of_its_algorithm() {
-    for seed in 0..30 {
-        let of = |limit| consumption(Gateway::Hold, Estimates::High, limit, seed);
-        // In every interval shorter than the window.
-        let window = |length| if length < WINDOW { K } else { u64::MAX };
-        assert_eq!(most_above(&of("sliding-log 1000/60s"), window), 0, "seed {seed}");
-        let rate = |length: u64| K + (length * K).div_ceil(WINDOW);
-        assert_eq!(most_above(&of("1000/60s"), rate), 0, "seed {seed}");
-    }
+    assert!(above[0] > 0 && above[1] > 0, "the traffic is hostile enough: {above:?}");
 }
 
 #[test]
