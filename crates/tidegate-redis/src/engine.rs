@@ -84,6 +84,13 @@ impl Engine for Redis {
         }))
     }
 
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        EngineFuture::Pending(Box::pin(async move {
+            let until = self.executor.sender.router.deadline();
+            Ok(id.with_location(self.secret.get(until).await?.subject(key).0))
+        }))
+    }
+
     /// The owners of the call's slots, as far as they are known without a request. One server that
     /// owns all keys is one shard, and so is a Cluster whose slot map is not known yet.
     fn shards(&self, call: &Call<'_>) -> Shards {
@@ -148,7 +155,8 @@ impl Redis {
                 // The record is stored in the slot of the first subject, which the id contains.
                 request.hold = Some(hold.id.with_location(first.subject.0));
                 request.ttl = hold.ttl;
-                request.record = record_of(parts.iter().filter(|p| call.op.records(&p.limit)));
+                request.record =
+                    record_of(call.op, parts.iter().filter(|p| call.op.records(&p.limit)));
                 // With an idempotency key the hold is kept: a retry returns it.
                 if call.idempotency_key.is_none() {
                     let endings = vec![request.drop_hold()];

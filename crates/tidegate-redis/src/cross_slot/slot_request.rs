@@ -132,9 +132,9 @@ impl SlotRequest {
                 check_ttl(hold.ttl, all_held.iter().map(|index| &parts[*index]))?;
                 // Every slot can be settled by its own record; the first one names all parts.
                 let record = if all_held.first() == Some(first) {
-                    record_of(parts.iter().filter(|part| op.records(&part.limit)))
+                    record_of(*op, parts.iter().filter(|part| op.records(&part.limit)))
                 } else {
-                    record_of(held.iter().map(|index| &parts[*index]))
+                    record_of(*op, held.iter().map(|index| &parts[*index]))
                 };
                 let slot = Self::new(call, held, ScriptOp::of(*op)?, SlotRole::Hold);
                 requests.push(slot.with_hold(hold.id, hold.ttl, record));
@@ -152,7 +152,7 @@ impl SlotRequest {
     ) -> Result<Self, EngineError> {
         let CrossSlotCall { call: Call { op, .. }, parts, .. } = call;
         check_ttl(hold.ttl, parts.iter().filter(|part| part.is_held()))?;
-        let record = record_of(parts.iter().filter(|part| op.records(&part.limit)));
+        let record = record_of(*op, parts.iter().filter(|part| op.records(&part.limit)));
         let home = Self::new(call, slot, ScriptOp::of(*op)?, SlotRole::Hold);
         Ok(home.with_hold(hold.id, hold.ttl, record))
     }

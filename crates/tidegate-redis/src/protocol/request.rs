@@ -168,7 +168,9 @@ impl ScriptOp {
             Op::Reset => Self::Reset,
             Op::Hold(hold) => match hold.kind {
                 HoldKind::Reservation => Self::Hold,
-                HoldKind::Request | HoldKind::Entry | HoldKind::Loan => Self::Visit,
+                HoldKind::Request | HoldKind::Named { .. } | HoldKind::Entry | HoldKind::Loan => {
+                    Self::Visit
+                }
             },
             Op::Settle { .. } => Self::Settle,
             Op::Renew { .. } => Self::Renew,

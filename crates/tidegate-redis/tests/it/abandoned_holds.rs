@@ -6,7 +6,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use testkit::redis::RedisServer;
-use tidegate::{EngineError, Limit, Limited, Limiter};
+use tidegate::{
+    Call, Charge, Cost, Costs, Engine, EngineError, Expiry, HoldId, HoldKind, HoldSpec, Key, Limit,
+    Limited, Limiter, Micros, Op, Rule,
+};
 use tidegate_redis::Redis;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -59,6 +62,58 @@ async fn a_reservation_dropped_in_flight_is_cancelled() {
     // A call dropped before it is sent leaves no trace, so enough have to be sent.
     assert!(calls(&server, "evalsha") > before + 20, "hardly any call was sent");
     until_no_holds(&limiter, "k").await;
+}
+
+/// Several calls may make a hold of one name. One that is given up drops its own hold only.
+#[tokio::test]
+async fn a_named_hold_outlives_calls_of_its_name_that_are_dropped_in_flight() {
+    let server = RedisServer::start();
+    let engine = Redis::builder(&server.url()).deadline(TIMEOUT).build().unwrap();
+    let rule = Rule::new("tokens", ["fixed-window 1000/h".parse().unwrap()]).unwrap();
+    let (limit, key) = (&rule.limits()[0], Key::from("k"));
+    let charges = [Charge { limit, key, cost: Cost::new(100).unwrap(), caller: None }];
+    let id = HoldId::from(7);
+    let hold = |attempt| {
+        let (ttl, kind) = (Micros::from_secs(600), HoldKind::Named { attempt });
+        let op = Op::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind });
+        engine.decide(Call { op, charges: &charges, idempotency_key: None })
+    };
+    let abandon = async || {
+        let before = calls(&server, "evalsha");
+        for round in 0..100 {
+            let mut call = pin!(hold(round));
+            for _ in 0..round % 5 {
+                let polled = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+                if let Poll::Ready(Ok(made)) = &polled {
+                    settle(&engine, made.hold().unwrap()).await;
+                }
+                if polled.is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(calls(&server, "evalsha") > before + 20, "hardly any call was sent");
+        // The drops are sent in the background.
+        sleep(Duration::from_millis(300)).await;
+    };
+    let held = async || engine.inspect(limit, key).await.unwrap().standing.held;
+    hold(1_000).await.unwrap();
+    abandon().await;
+    assert_eq!(held().await, 100, "that of the first call");
+    settle(&engine, engine.locate_hold(id, key).await.unwrap()).await;
+    abandon().await;
+    let ending = async {
+        while held().await > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TIMEOUT, ending).await.expect("their own are dropped");
+}
+
+async fn settle(engine: &Redis, id: HoldId) {
+    let op = Op::Settle { id, costs: Costs::All(Cost::ZERO) };
+    engine.decide(Call { op, charges: &[], idempotency_key: None }).await.unwrap();
 }
 
 #[tokio::test]

@@ -107,6 +107,14 @@ impl Engine for SubjectPerRule {
         }))
     }
 
+    /// The suite makes named holds under one rule only.
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        EngineFuture::Pending(Box::pin(async move {
+            let key = Self::key_of("tokens", key);
+            self.0.locate_hold(id, Key::from(&key[..])).await
+        }))
+    }
+
     fn health(&self) -> Health {
         self.0.health()
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tidegate_core::{Cost, Expiry, Micros};
 
 use super::harness::{EVERY_LIMIT, Harness};
-use crate::{Costs, Decision, HoldId, Key, Op, Refusal, RuleCost, RuleLimit, Unit};
+use crate::{
+    Costs, Decision, HoldId, HoldKind, HoldSpec, Key, Op, Refusal, RuleCost, RuleLimit, Unit,
+};
 
 pub(super) async fn run(new: impl Fn() -> Harness) {
     each_rule_is_settled_at_its_own_cost(&new()).await;
@@ -18,6 +20,7 @@ pub(super) async fn run(new: impl Fn() -> Harness) {
     a_hold_counts_in_both_windows_and_is_charged_in_that_of_its_commit(&new()).await;
     a_reservation_under_an_id_is_the_same_one(&new()).await;
     a_step_back_moves_what_was_charged_when_it_was_reserved(&new()).await;
+    a_named_hold_exists_once_and_is_found_by_its_key(&new()).await;
 }
 
 const TTL: Micros = Micros::from_secs(5);
@@ -246,4 +249,33 @@ async fn a_step_back_moves_what_was_charged_when_it_was_reserved(harness: &Harne
     harness.advance(third);
     let left = hour.saturating_sub(third);
     assert_eq!(harness.peek(&requests, "ann").await.reset_after, left);
+}
+
+async fn a_named_hold_exists_once_and_is_found_by_its_key(harness: &Harness) {
+    let tokens_of = harness.budget("tokens", "fixed-window 1000/h", Unit::Tokens);
+    let name = HoldId::from(HoldId::random().expect("random numbers").get());
+    let hold = async |attempt| {
+        let kind = HoldKind::Named { attempt };
+        let spec = HoldSpec { id: name, ttl: TTL, expiry: Expiry::Release, kind };
+        let charges = [(&tokens_of, "org", 400), (&tokens_of, "team", 300)];
+        harness.call(Op::Hold(spec), &charges).await
+    };
+    let found = async || {
+        let parts = [&*harness.nonce, "org"];
+        harness.engine.locate_hold(name, Key::of(&parts)).await.expect("an id")
+    };
+    let unknown = harness.settle(found().await, None).await.expect_err("no hold yet");
+    assert_eq!(unknown.refusal(), Some(&Refusal::UnknownHold));
+    for attempt in 1..3 {
+        assert!(hold(attempt).await.expect("a decision").hold().is_some());
+        let again = hold(7 * attempt).await.expect_err("it exists");
+        assert_eq!(again.refusal(), Some(&Refusal::IdReused));
+        let parts = [&*harness.nonce, "team"];
+        let team = [RuleCost { key: Some(Key::of(&parts)), ..tokens(30)[0] }];
+        let settled = harness.settle_at(found().await, Costs::Each(&team)).await;
+        assert_eq!(charged(&settled.expect("a decision")), [(400, 400, 0), (300, 30, 0)]);
+        let settled = harness.settle(found().await, None).await.expect_err("settled");
+        assert_eq!(settled.refusal(), Some(&Refusal::UnknownHold), "its result is not stored");
+    }
+    assert!(!hold(1).await.expect("a decision").allowed(), "200 are left for the organisation");
 }

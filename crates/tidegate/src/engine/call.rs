@@ -82,6 +82,14 @@ pub enum HoldKind {
     /// other limits, as [`Op::Check`] does. Settling or renewing it returns no verdicts of the
     /// others. Without a `concurrency` limit it is a check, and no hold is made.
     Entry,
+    /// As [`Request`](Self::Request), under an id that the caller derives from names it knows, and
+    /// finds again with [`Engine::locate_hold`](crate::Engine::locate_hold). If such a hold exists,
+    /// the call is refused with [`Refusal::IdReused`].
+    Named {
+        /// Random, so that a call which is given up drops its own hold only, and not that of
+        /// another call with this id.
+        attempt: u64,
+    },
     /// Holds permits of every limit, for a process that spends them by itself. Its result is not
     /// stored.
     Loan,
@@ -97,7 +105,7 @@ impl HoldSpec {
     pub fn holds(&self, limit: &RuleLimit) -> bool {
         let is_slot = limit.limit().lease().is_some();
         match self.kind {
-            HoldKind::Reservation | HoldKind::Request => {
+            HoldKind::Reservation | HoldKind::Request | HoldKind::Named { .. } => {
                 is_slot || limit.on_reserve() == OnReserve::Hold
             }
             HoldKind::Entry => is_slot,

@@ -67,6 +67,12 @@ pub trait Engine: Send + Sync + 'static {
         key: Key<'a>,
     ) -> EngineFuture<'a, Inspection>;
 
+    /// The id by which a [named](HoldKind::Named) hold is settled, if `key` is that of the first
+    /// limit that it holds. Whether there is such a hold is not checked.
+    fn locate_hold<'a>(&'a self, id: HoldId, _key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        EngineFuture::Ready(Ok(id))
+    }
+
     /// The shards of the store that a call touches. Shards fail independently of each other.
     fn shards(&self, _call: &Call<'_>) -> Shards {
         Shards::ONE
@@ -99,6 +105,10 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
         key: Key<'a>,
     ) -> EngineFuture<'a, Inspection> {
         (**self).inspect(limit, key)
+    }
+
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        (**self).locate_hold(id, key)
     }
 
     fn shards(&self, call: &Call<'_>) -> Shards {

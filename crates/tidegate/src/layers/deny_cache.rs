@@ -9,8 +9,8 @@ use tidegate_core::{Algorithm, Cost, Micros, Verdict, Wait};
 
 use crate::fingerprint::fingerprint;
 use crate::{
-    Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, Health, Inspection, Key, Op,
-    RuleLimit, Shards, Source,
+    Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, Health, HoldId, Inspection,
+    Key, Op, RuleLimit, Shards, Source,
 };
 
 /// An engine that caches the denials of another. Repeated requests of a denied key are denied from
@@ -280,6 +280,10 @@ impl<E: Engine> Engine for DenyCache<E> {
         key: Key<'a>,
     ) -> EngineFuture<'a, Inspection> {
         self.store.inspect(limit, key)
+    }
+
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        self.store.locate_hold(id, key)
     }
 
     fn shards(&self, call: &Call<'_>) -> Shards {

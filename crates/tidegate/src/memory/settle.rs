@@ -122,9 +122,13 @@ impl Memory {
             return Ok(None);
         }
         check_ttl(ttl, held())?;
-        let table = self.lock_holds(id);
-        if table.get(id.get()).is_some() {
-            return Err(Refusal::IdReused.into());
+        let mut table = self.lock_holds(id);
+        let now = self.now();
+        match table.get_mut(id.get()).map(|hold| hold.is_forgotten(now)) {
+            None => {}
+            // The id of a named hold comes again.
+            Some(true) => drop(table.remove(id.get())),
+            Some(false) => return Err(Refusal::IdReused.into()),
         }
         let rule = held().next().map_or("", |limit| limit.rule());
         Ok(Some(LockedHolds { table, rule: RuleNumber::of(rule) }))

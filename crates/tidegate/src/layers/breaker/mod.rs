@@ -31,8 +31,8 @@ use self::circuits::Circuits;
 pub use self::event::BreakerEvent;
 use self::probe::{GuardedStore, probe_call};
 use crate::{
-    Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, Health, Inspection, Key, Op,
-    RuleLimit, Shards,
+    Call, Charge, Clock, Decision, Engine, EngineError, EngineFuture, Health, HoldId, Inspection,
+    Key, Op, RuleLimit, Shards,
 };
 
 /// Circuit breaker around an engine. Once the store fails, callers get
@@ -250,6 +250,10 @@ impl<E: Engine> Engine for Breaker<E> {
             engine.shards(&Call { op: Op::Peek, charges: &charge, idempotency_key: None })
         };
         self.guard(shards, move || engine.inspect(limit, key))
+    }
+
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        self.engine().locate_hold(id, key)
     }
 
     fn shards(&self, call: &Call<'_>) -> Shards {

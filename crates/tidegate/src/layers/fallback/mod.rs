@@ -19,8 +19,8 @@ use self::mirror::mirror;
 use crate::engine::check_ttl;
 use crate::{
     Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, Extension, Health,
-    HoldKind, HoldSpec, Inspection, Key, Memory, OnStoreFailure, Op, Refusal, RuleCost, RuleLimit,
-    Shards, Source,
+    HoldId, HoldKind, HoldSpec, Inspection, Key, Memory, OnStoreFailure, Op, Refusal, RuleCost,
+    RuleLimit, Shards, Source,
 };
 
 /// An engine that decides locally while the store fails. [`OnStoreFailure`] of each rule decides
@@ -212,17 +212,16 @@ impl<E: Engine> Fallback<E> {
 
     /// Settles, renews or extends a hold that was made here, whether the store is up or not.
     fn on_local_hold(&self, call: &Call<'_>) -> Option<Result<Decision, EngineError>> {
-        match call.op.about_hold()?.location() {
-            LOCAL_HOLD => match self.settle_locally(*call) {
-                // Made by another process.
-                Err(EngineError::Refused(Refusal::UnknownHold)) => None,
-                result => Some(result.map(as_local)),
-            },
-            EMPTY_HOLD => {
-                let nothing = |()| Decision::new(Source::Fallback, SmallVec::new());
-                Some(call.validate().map(nothing))
-            }
-            _ => None,
+        let id = call.op.about_hold()?;
+        if id.location() == EMPTY_HOLD {
+            let nothing = |()| Decision::new(Source::Fallback, SmallVec::new());
+            return Some(call.validate().map(nothing));
+        }
+        // The id of a named hold does not say where it was made.
+        match self.settle_locally(*call) {
+            // Made in the store, or by another process.
+            Err(EngineError::Refused(Refusal::UnknownHold)) => None,
+            result => Some(result.map(as_local)),
         }
     }
 }
@@ -324,6 +323,10 @@ impl<E: Engine> Engine for Fallback<E> {
         key: Key<'a>,
     ) -> EngineFuture<'a, Inspection> {
         self.store.inspect(limit, key)
+    }
+
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        self.store.locate_hold(id, key)
     }
 
     fn shards(&self, call: &Call<'_>) -> Shards {

@@ -244,6 +244,10 @@ impl<E: Engine> Engine for Lease<E> {
         self.loans.store.inspect(limit, key)
     }
 
+    fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        self.loans.store.locate_hold(id, key)
+    }
+
     fn shards(&self, call: &Call<'_>) -> Shards {
         self.loans.store.shards(call)
     }
