@@ -7,9 +7,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::pip_program;
-use crate::server::{RawHttpConnection, ServerResponse, TempFolder, wait_until};
+use crate::server::{RawHttpConnection, ServerResponse, TempFolder, pause, wait_until};
 
 /// What Envoy does when the rate limit service does not respond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +65,13 @@ impl EnvoyProcess {
         client.receive()
     }
 
+    /// Sends a request and closes the connection before the response.
+    pub fn leave(&self, path: &str, user: &str) {
+        let mut client = RawHttpConnection::connect(self.address);
+        client.send("GET", path, &[("x-user", user)], "");
+        pause(Duration::from_millis(300));
+    }
+
     pub fn statuses(&self, path: &str, user: &str, count: usize) -> Vec<u16> {
         (0..count).map(|_| self.get(path, user).status).collect()
     }
@@ -91,7 +99,8 @@ pub fn envoy_path() -> Option<PathBuf> {
     found.clone()
 }
 
-/// Replies 200 to every request until the test program ends.
+/// Replies 200 to every request until the test program ends. To `/model/N` it replies with N tokens
+/// in `x-tokens`, and to `/model/N/slow` after a second.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -105,14 +114,45 @@ fn upstream() -> SocketAddr {
 
 fn reply(stream: TcpStream) {
     let Ok(mut out) = stream.try_clone() else { return };
+    let mut path = String::new();
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        if line.is_empty()
-            && out.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_err()
-        {
+        if let Some(rest) = line.strip_prefix("GET ") {
+            path = rest.split(' ').next().unwrap_or_default().into();
+        }
+        if !line.is_empty() {
+            continue;
+        }
+        let mut parts = path.strip_prefix("/model/").unwrap_or_default().split('/');
+        let tokens = parts.next().filter(|tokens| tokens.parse::<u64>().is_ok());
+        let tokens = tokens.map_or(String::new(), |tokens| format!("x-tokens: {tokens}\r\n"));
+        if parts.next() == Some("slow") {
+            pause(Duration::from_secs(1));
+        }
+        let head = format!("HTTP/1.1 200 OK\r\n{tokens}content-length: 0\r\n\r\n");
+        if out.write_all(head.as_bytes()).is_err() {
             return;
         }
     }
 }
+
+/// Reserves an estimate of tokens for a user before the call, and commits those of the response
+/// when it has ended.
+const MODEL_ROUTE: &str = r#"- match: { prefix: /model }
+                        route: { cluster: upstream }
+                        typed_per_filter_config:
+                          envoy.filters.http.ratelimit:
+                            "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                            rate_limits:
+                              - actions: [{ request_headers: { header_name: x-user, descriptor_key: user } }]
+                              - actions:
+                                  - { request_headers: { header_name: x-user, descriptor_key: tokens } }
+                                  - { request_headers: { header_name: x-request-id, descriptor_key: tidegate.reserve } }
+                              - actions:
+                                  - { request_headers: { header_name: x-user, descriptor_key: tokens } }
+                                  - { request_headers: { header_name: x-request-id, descriptor_key: tidegate.commit } }
+                                hits_addend: { format: "%DYNAMIC_METADATA(usage:tokens)%" }
+                                apply_on_stream_done: true
+"#;
 
 fn bootstrap(
     address: SocketAddr,
@@ -137,7 +177,7 @@ fn bootstrap(
         let limit = |action: &&str| format!("{{ actions: [{action}] }}");
         let limits = actions.iter().map(limit).collect::<Vec<_>>().join(", ");
         format!(
-            "{{ match: {{ prefix: {prefix} }}, route: {{ cluster: upstream, rate_limits: [{limits}] }} }}"
+            "- {{ match: {{ prefix: {prefix} }}, route: {{ cluster: upstream, rate_limits: [{limits}] }} }}"
         )
     };
     let routes = [
@@ -145,6 +185,7 @@ fn bootstrap(
         route("/user", &[user]),
         route("/path", &[path]),
         route("/both", &[user, all]),
+        MODEL_ROUTE.to_string(),
         route("/", &[]),
     ];
     format!(
@@ -160,8 +201,18 @@ static_resources:
                 stat_prefix: edge
                 use_remote_address: true
                 route_config:
-                  virtual_hosts: [{{ name: all, domains: ["*"], routes: [{routes}] }}]
+                  virtual_hosts:
+                    - name: all
+                      domains: ["*"]
+                      routes:
+                      {routes}
                 http_filters:
+                  - name: envoy.filters.http.header_to_metadata
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
+                      response_rules:
+                        - header: x-tokens
+                          on_header_present: {{ metadata_namespace: usage, key: tokens, type: NUMBER }}
                   - name: envoy.filters.http.ratelimit
                     typed_config:
                       "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
@@ -187,7 +238,7 @@ static_resources:
       load_assignment: {{ cluster_name: tidegate, endpoints: [{{ lb_endpoints: [{limits}] }}] }}
 "#,
         listen = socket(address),
-        routes = routes.join(", "),
+        routes = routes.join("\n                      "),
         deny = mode == EnvoyFailureMode::Deny,
         upstream = endpoint(&upstream),
         limits = endpoints(limits),

@@ -16,6 +16,7 @@ mod envoy_json;
 mod envoy_parity;
 mod envoy_real;
 mod envoy_reload;
+mod envoy_reserve;
 mod envoy_semantics;
 mod envoy_store;
 mod envoy_wire;

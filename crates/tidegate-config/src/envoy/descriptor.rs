@@ -8,16 +8,26 @@ use tidegate::{InvalidRule, Limit, Rule};
 use super::config::EnvoyConfig;
 use super::descriptor_limit::DescriptorLimit;
 use super::diagnostics::Diagnostics;
-use super::fields::{FieldLevel, LocatedFields};
+use super::fields::{ChargeMode, FieldLevel, LocatedFields};
 use super::inherit::Inherited;
 use super::lookup::{DescriptorLevel, DescriptorNode, is_wildcard};
 use super::rate_limit::{self, ParsedLimit};
+use super::reservation::EnvoyReservation;
 use super::rule_name::DescriptorPath;
 use crate::errors::sources::{SourceFiles, SourceSpan};
 use crate::parse::tree::{QuotedText, YamlNode};
 
 /// Fields that have no effect without a limit.
-const LIMIT_FIELDS: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
+const LIMIT_FIELDS: [&str; 8] = [
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "metadata",
+    "charge",
+    "estimate",
+    "reservation_ttl",
+    "on_expiry",
+];
 
 /// Parses the descriptors of all files.
 #[derive(Default, Debug)]
@@ -164,6 +174,7 @@ impl DescriptorReader {
             return None;
         };
         let ParsedLimit { limits, current_limit, name, replaces } = limited;
+        let reservation = EnvoyReservation::read(fields, &limits, diagnostics);
         if diagnostics.errors.len() > before {
             return None;
         }
@@ -183,7 +194,10 @@ impl DescriptorReader {
             }
             Some(rule)
         };
-        let rule = rule.map(|rule| rule.on_store_failure(inherited.on_store_failure()));
+        let rule = rule.map(|rule| {
+            let rule = rule.on_store_failure(inherited.on_store_failure());
+            rule.on_expiry(reservation.on_expiry)
+        });
         self.references(path, name.as_deref(), &replaces);
         Some(Arc::new(DescriptorLimit {
             rule,
@@ -197,6 +211,8 @@ impl DescriptorReader {
             charge_denied: inherited.charge_denied,
             allow_override: inherited.allow_override,
             says_unavailable: inherited.says_unavailable(),
+            charge_if_allowed: values.charge == Some(ChargeMode::IfAllowed),
+            reservation,
             metadata: Some(values.metadata.clone()).filter(|metadata| !metadata.is_empty()),
         }))
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use tidegate::Rule;
 
+use super::reservation::EnvoyReservation;
 use super::unit::EnvoyUnit;
 
 /// The limit of a descriptor: a rule, or `unlimited`.
@@ -19,6 +20,8 @@ pub struct DescriptorLimit {
     pub(crate) charge_denied: bool,
     pub(crate) allow_override: bool,
     pub(crate) says_unavailable: bool,
+    pub(crate) charge_if_allowed: bool,
+    pub(crate) reservation: EnvoyReservation,
     pub(crate) metadata: Option<Map<String, Value>>,
 }
 
@@ -80,6 +83,16 @@ impl DescriptorLimit {
     /// decides. The rule itself denies.
     pub fn says_unavailable(&self) -> bool {
         self.says_unavailable
+    }
+
+    /// `charge: if_allowed`: a number of hits above 1 is charged only if the limit allows it.
+    pub fn charge_if_allowed(&self) -> bool {
+        self.charge_if_allowed
+    }
+
+    /// How permits are held between a reserve and its commit.
+    pub fn reservation(&self) -> &EnvoyReservation {
+        &self.reservation
     }
 
     /// `metadata` of the descriptor, for the dynamic metadata of responses.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::diagnostics::Diagnostics;
 use crate::errors::sources::SourceSpan;
+use crate::on_expiry::OnExpirySetting;
 use crate::parse::check::CheckedTree;
 use crate::parse::expected::ExpectedType;
 use crate::parse::tree::{MapEntry, NodeKind, YamlNode};
@@ -45,6 +46,22 @@ pub(crate) struct EnvoyFields {
     pub(crate) on_store_failure: Option<FailureMode>,
     #[schemars(with = "f64")]
     pub(crate) fallback_ratio: Option<f64>,
+    #[schemars(with = "ChargeMode")]
+    pub(crate) charge: Option<ChargeMode>,
+    #[schemars(with = "u32")]
+    pub(crate) estimate: Option<u32>,
+    #[schemars(with = "String")]
+    pub(crate) reservation_ttl: Option<String>,
+    #[schemars(with = "OnExpirySetting")]
+    pub(crate) on_expiry: Option<OnExpirySetting>,
+}
+
+/// When a number of hits above 1 is charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ChargeMode {
+    Always,
+    IfAllowed,
 }
 
 /// What happens while the store is unavailable.
@@ -73,7 +90,7 @@ pub(crate) enum FieldLevel {
 pub(crate) const INHERITED: [&str; 4] =
     ["charge_denied", "allow_override", "on_store_failure", "fallback_ratio"];
 
-const DESCRIPTOR: [&str; 12] = [
+const DESCRIPTOR: [&str; 16] = [
     "key",
     "value",
     "rate_limit",
@@ -86,6 +103,10 @@ const DESCRIPTOR: [&str; 12] = [
     "value_to_metric",
     "share_threshold",
     "metadata",
+    "charge",
+    "estimate",
+    "reservation_ttl",
+    "on_expiry",
 ];
 
 impl FieldLevel {

@@ -1,5 +1,5 @@
 //! Files of envoyproxy/ratelimit: loading, and lookup of descriptors. Imports: environment, errors,
-//! limits, parse, ratio.
+//! limits, on_expiry, parse, ratio.
 //!
 //! ```
 //! use tidegate_config::envoy::EnvoyConfig;
@@ -35,10 +35,12 @@ mod inherit;
 mod load;
 pub mod lookup;
 mod rate_limit;
+mod reservation;
 mod rule_name;
 mod unit;
 
 pub use self::config::{DuplicateDomain, EnvoyConfig, EnvoyLoadOptions};
 pub use self::descriptor_limit::DescriptorLimit;
 pub use self::lookup::Domain;
+pub use self::reservation::EnvoyReservation;
 pub use self::unit::EnvoyUnit;

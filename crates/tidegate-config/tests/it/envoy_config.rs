@@ -7,9 +7,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use tidegate::{Fraction, OnStoreFailure};
+use tidegate::{Expiry, Fraction, OnStoreFailure};
 use tidegate_config::envoy::{
-    DescriptorLimit, DuplicateDomain, EnvoyConfig, EnvoyLoadOptions, EnvoyUnit,
+    DescriptorLimit, DuplicateDomain, EnvoyConfig, EnvoyLoadOptions, EnvoyReservation, EnvoyUnit,
 };
 use tidegate_config::{Problem, Problems};
 
@@ -50,9 +50,14 @@ descriptors:
   - { key: third, limit: "100/s burst 20", name: third, replaces: [{ name: other }] }
   - { key: many, limits: ["sliding-log 5/1m", fixed-window 100/1d tz Asia/Shanghai] }
   - { key: free, rate_limit: { unlimited: true, name: free } }
+  - { key: tokens, limit: 500/h, charge: if_allowed, estimate: 400, reservation_ttl: 1h, on_expiry: release }
 "#,
     );
     assert_eq!(config.warnings(), []);
+    let tokens = leaf_of(&config, "d.tokens");
+    let EnvoyReservation { estimate, ttl, on_expiry } = *tokens.reservation();
+    assert_eq!((estimate.get(), ttl.as_secs(), on_expiry), (400, 3_600, Expiry::Release));
+    assert!(tokens.charge_if_allowed());
     let all = leaf_of(&config, "d.all_x");
     assert!(all.is_shadow() && all.is_quota() && all.detailed_metric());
     assert!(all.rule().unwrap().limits()[0].is_shadow());
@@ -73,6 +78,9 @@ descriptors:
         (Vec::from_iter(third.replaces()), limits(third)),
         (vec!["other"], vec!["100/s burst 20".to_string()])
     );
+    assert_eq!(*third.reservation(), EnvoyReservation::default());
+    assert_eq!(third.rule().unwrap().limits()[0].on_expiry(), Expiry::Charge);
+    assert!(!third.charge_if_allowed());
     let many = leaf_of(&config, "d.many");
     assert_eq!(limits(many), ["sliding-log 5/m", "fixed-window 100/d tz Asia/Shanghai"]);
     let free = leaf_of(&config, "d.free");
@@ -193,6 +201,27 @@ const WRONG: &[(&str, &[&str])] = &[
         &["2:17: expected a fraction above 0 and at most 1, for example 0.5"],
     ),
     ("domain: d\nfallback_ratio: nan", &[r#"2:17: fallback_ratio must be a number, not "nan""#]),
+    (
+        "domain: d\ndescriptors: [{ key: k, estimate: 6, reservation_ttl: 2h, limit: 5/s }]",
+        &[
+            "2:35: estimate 6; use 1 to 5, the smallest capacity of the rule: above it no reservation is ever granted",
+            "2:55: out of range; use 1ms to 1h, for example 10m",
+        ],
+    ),
+    (
+        "domain: d\ndescriptors: [{ key: k, estimate: 0, reservation_ttl: 2, limit: 5/s }]",
+        &[
+            "2:35: estimate 0; use 1 to 5, the smallest capacity of the rule: above it no reservation is ever granted",
+            r#"2:55: no unit after "2"; use us, ms, s, min, h, d, w or month"#,
+        ],
+    ),
+    (
+        "domain: d\ndescriptors: [{ key: k, on_expiry: keep, charge: never, limit: 5/s }]",
+        &[
+            r#"2:36: on_expiry must be charge or release, not "keep""#,
+            r#"2:50: charge must be always or if_allowed, not "never""#,
+        ],
+    ),
     (
         "domain: d\ndescriptors: [{ key: k, limit: 5/parsec }]",
         &[r#"2:34: unknown unit "parsec"; use us, ms, s, min, h, d, w or month"#],

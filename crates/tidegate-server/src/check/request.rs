@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Cost, Costs, Extension, Op, RuleCost};
+use tidegate::{Cost, Costs, Extension, HoldId, Op, RuleCost};
 
 /// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,6 +53,10 @@ pub struct ReserveOptions {
     pub charge_on_expiry: bool,
     /// The tag of the model that they are for.
     pub tag: Option<u32>,
+    /// The id of a [named](tidegate::HoldKind::Named) hold; see [`CheckService::settle_named`].
+    ///
+    /// [`CheckService::settle_named`]: super::CheckService::settle_named
+    pub name: Option<HoldId>,
 }
 
 impl From<Option<Duration>> for ReserveOptions {

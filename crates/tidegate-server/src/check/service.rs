@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tidegate::policy::{ListMode, Request, RuleTarget};
 use tidegate::{
-    Clock, Costs, Decision, Engine, EngineError, Expiry, Extension, Health, HoldId, IdempotencyKey,
-    Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy, Refusal, RuleCheck,
-    RuleCost, RuleLimit, Settled,
+    Clock, Costs, Decision, Engine, EngineError, Expiry, Extension, Health, HoldId, HoldKind,
+    HoldSpec, IdempotencyKey, Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan,
+    Policy, Refusal, RuleCheck, RuleCost, RuleLimit, Settled,
 };
 
 use super::accounting::Accounting;
@@ -318,12 +318,37 @@ impl CheckService {
         Ok(read(plan, &self.decide(active, Operation::Peek, plan, context).await?))
     }
 
-    /// Ends a reservation, renews it or extends it. Only an extension can be denied.
+    /// Ends a named hold whose first charge is of `key`. Refused with [`Refusal::UnknownHold`] if
+    /// there is none.
+    pub async fn settle_named(
+        &self,
+        name: HoldId,
+        key: Key<'_>,
+        costs: &[RuleCost<'_>],
+    ) -> Result<CheckDecision, CheckError> {
+        let id = self.limiter.engine().locate_hold(name.with_tag(NAMED_TAG), key).await;
+        let id = id.map_err(|error| self.accounting.count_error(error))?;
+        let result = self.limiter.reservation(id).commit_each(costs).await;
+        let action = SettleAction::Commit(Costs::Each(costs));
+        self.settled(id, action, result.map(Settled::into_decision))
+    }
+
+    /// Ends the hold of a decision, which may be named, and charges nothing.
+    pub(crate) async fn cancel(&self, id: HoldId) {
+        // If the store does not reply, the hold ends by itself.
+        let _ = self.limiter.reservation(id).cancel().await;
+    }
+
+    /// Ends a reservation, renews it or extends it. Only an extension can be denied. The id of a
+    /// named hold can be computed, so it is unknown here.
     pub async fn settle(
         &self,
         id: HoldId,
         action: SettleAction<'_>,
     ) -> Result<CheckDecision, CheckError> {
+        if id.tag() == NAMED_TAG {
+            return Err(Refusal::UnknownHold.into());
+        }
         let mut reservation = self.limiter.reservation(id);
         let result = match action {
             SettleAction::Commit(Costs::AsHeld) => reservation.commit_all().await,
@@ -425,12 +450,9 @@ impl CheckService {
         context: CallContext<'_>,
     ) -> Result<CheckDecision, CheckError> {
         let (op, ttl) = match operation {
-            Operation::Reserve(ReserveOptions { ttl, charge_on_expiry, tag }) => {
-                let ttl = ttl.map_or_else(|| default_ttl(plan), Micros::from);
-                let expiry = if charge_on_expiry { Expiry::Charge } else { Expiry::Release };
-                let id = HoldId::random()?;
-                let id = tag.map_or(id, |tag| id.with_tag(tag));
-                (Op::hold(id, ttl, expiry), Some(ttl))
+            Operation::Reserve(options) => {
+                let ttl = options.ttl.map_or_else(|| default_ttl(plan), Micros::from);
+                (Op::Hold(hold_spec(options, ttl)?), Some(ttl))
             }
             _ => (operation.op(), None),
         };
@@ -508,6 +530,28 @@ struct CallContext<'a> {
     now: Micros,
 }
 
+/// The [tag](HoldId::tag) of named holds, and of no others.
+const NAMED_TAG: u32 = u32::from_be_bytes(*b"name");
+
+/// The hold of a reservation.
+fn hold_spec(options: ReserveOptions, ttl: Micros) -> Result<HoldSpec, EngineError> {
+    let ReserveOptions { charge_on_expiry, tag, name, .. } = options;
+    let expiry = if charge_on_expiry { Expiry::Charge } else { Expiry::Release };
+    let random = HoldId::random()?;
+    let (id, kind) = match name {
+        Some(name) => {
+            let attempt = u64::try_from(random.get() >> 64).unwrap_or_default();
+            (name.with_tag(NAMED_TAG), HoldKind::Named { attempt })
+        }
+        None => {
+            let tag = tag.unwrap_or(random.tag());
+            let tag = if tag == NAMED_TAG { !tag } else { tag };
+            (random.with_tag(tag), HoldKind::Reservation)
+        }
+    };
+    Ok(HoldSpec { id, ttl, expiry, kind })
+}
+
 /// The shortest lease among the limits, or the default.
 fn default_ttl(plan: &Plan<'_>) -> Micros {
     let leases = plan.limits().filter_map(|limit| limit.limit().lease());
@@ -536,5 +580,18 @@ mod tests {
                 assert_eq!(engine.take_decisions(), 1, "{operation:?}, {is_synchronous}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn the_id_of_a_named_hold_settles_it_only_by_its_name() {
+        let (_, service) = CountingEngine::service(true, &["100/s"]);
+        let (check, name) = (RuleCheck::new("api", "key"), HoldId::from(7));
+        let options = ReserveOptions { name: Some(name), ..ReserveOptions::default() };
+        let reserve = Operation::Reserve(options);
+        let made = service.run(reserve, std::slice::from_ref(&check), None).await.unwrap();
+        let id = made.decision.hold().unwrap();
+        let refused = service.settle(id, SettleAction::Cancel).await.unwrap_err();
+        assert!(matches!(refused, CheckError::Refused(Refusal::UnknownHold)));
+        service.settle_named(name, check.key, &[]).await.unwrap();
     }
 }

@@ -8,6 +8,7 @@ use tidegate::Rule;
 use super::level::{DescriptorLevel, DescriptorNode};
 use crate::envoy::descriptor_limit::DescriptorLimit;
 use crate::envoy::inherit::Inherited;
+use crate::envoy::reservation::EnvoyReservation;
 use crate::envoy::unit::EnvoyUnit;
 
 /// The limits of a domain.
@@ -74,8 +75,10 @@ impl Domain {
         drop(cached);
         let name = format!("override-{}", unit.name());
         let rule = Rule::per_call(&name, [unit.limit(requests).ok()?]).ok()?;
+        let rule = rule.on_store_failure(self.inherited.on_store_failure());
+        let reservation = EnvoyReservation::default();
         let leaf = Arc::new(DescriptorLimit {
-            rule: Some(rule.on_store_failure(self.inherited.on_store_failure())),
+            rule: Some(rule.on_expiry(reservation.on_expiry)),
             stat: self.name.clone(),
             name: None,
             replaces: Box::default(),
@@ -86,6 +89,8 @@ impl Domain {
             charge_denied: self.inherited.charge_denied,
             allow_override: true,
             says_unavailable: self.inherited.says_unavailable(),
+            charge_if_allowed: false,
+            reservation,
             metadata: None,
         });
         let mut cached = self.overrides.write().unwrap_or_else(PoisonError::into_inner);

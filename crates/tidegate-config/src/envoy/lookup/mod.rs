@@ -1,5 +1,5 @@
 //! Finds the limit for a descriptor of a request, and its key. Imports: descriptor_limit, inherit,
-//! unit.
+//! reservation, unit.
 //!
 //! The lookup goes level by level: first the descriptor with the key and value of the entry, then
 //! the first one in the file with a matching wildcard, then the one with the key alone. It never

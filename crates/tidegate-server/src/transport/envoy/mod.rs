@@ -5,6 +5,7 @@ pub(crate) mod error;
 pub(crate) mod grpc;
 mod health;
 pub(crate) mod json;
+mod phase;
 pub(crate) mod proto;
 mod request;
 mod response;

@@ -1,9 +1,12 @@
 //! The descriptors of a request, matched to limits and actions.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 use tidegate::{Call, Cost, Rule};
 
 use super::error::EnvoyError;
+use super::phase::ReservePhase;
 use super::proto::{self, Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_config::envoy::lookup;
 use tidegate_config::envoy::lookup::{DescriptorKey, LookupResult};
@@ -28,8 +31,11 @@ pub(crate) enum LimitMatch<'a> {
 /// One descriptor and its limit.
 pub(crate) struct MatchedDescriptor<'a> {
     pub(crate) found: LookupResult<'a>,
-    pub(crate) entries: &'a [Entry],
+    /// Those that are counted.
+    pub(crate) entries: Cow<'a, [Entry]>,
     pub(crate) hits: Hits,
+    /// Of a reserve or a commit; else empty.
+    pub(crate) request_id: &'a str,
 }
 
 /// Hits of a descriptor.
@@ -43,6 +49,10 @@ pub(crate) enum Hits {
     Probe,
     /// A negative number: refunded.
     Refund(Cost),
+    /// Held until the commit.
+    Reserve(Cost),
+    /// What a hold is settled at, if it is known.
+    Commit(Option<Cost>),
 }
 
 impl Hits {
@@ -51,11 +61,22 @@ impl Hits {
     /// A number that is too large for one call counts as [`Cost::MAX`]. If it were refused, it
     /// would not be charged at all: a client that records usage ignores the response. A given 1 is
     /// an ordinary check: some clients always send it.
-    fn of(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Self {
+    fn of(
+        request: &RateLimitRequest,
+        descriptor: &RateLimitDescriptor,
+        phase: ReservePhase<'_>,
+        limit: Option<&DescriptorLimit>,
+    ) -> Self {
         let of_request = Some(u64::from(request.hits_addend)).filter(|hits| *hits > 0);
         let given = descriptor.hits_addend.or(of_request);
-        let cost = Cost::new(given.unwrap_or(1)).unwrap_or(Cost::MAX);
+        let cost_of = |hits: u64| Cost::new(hits).unwrap_or(Cost::MAX);
+        let cost = cost_of(given.unwrap_or(1));
         match given {
+            _ if matches!(phase, ReservePhase::Commit(_)) => Self::Commit(given.map(cost_of)),
+            None | Some(0) if phase != ReservePhase::None => {
+                Self::Reserve(limit.map_or(Cost::ONE, |limit| limit.reservation().estimate))
+            }
+            _ if phase != ReservePhase::None => Self::Reserve(cost),
             _ if cost.is_zero() => Self::Probe,
             _ if descriptor.is_negative_hits => Self::Refund(cost),
             None | Some(1) => Self::One,
@@ -67,7 +88,9 @@ impl Hits {
     pub(crate) fn count(self) -> u64 {
         match self {
             Self::One => 1,
-            Self::Charge(cost) => cost.get(),
+            Self::Charge(cost) | Self::Commit(Some(cost)) => cost.get(),
+            // Counted by the commit.
+            Self::Reserve(_) | Self::Commit(None) => 0,
             Self::Probe | Self::Refund(_) => 0,
         }
     }
@@ -96,16 +119,21 @@ impl<'a> LimitMatches<'a> {
         let domain = config.and_then(|config| config.domain(&request.domain));
         let mut all = SmallVec::with_capacity(count);
         for descriptor in &request.descriptors {
+            let (phase, entries) = ReservePhase::of(&descriptor.entries)?;
             let found = match (domain, &descriptor.limit) {
                 (None, _) => None,
-                (Some(domain), None) => domain.find(&descriptor.entries),
+                (Some(domain), None) => domain.find(&entries),
                 (Some(domain), Some(limit)) => {
                     let unit = unit(limit.unit)?;
-                    domain.find_overridden(&descriptor.entries, limit.requests_per_unit, unit)
+                    domain.find_overridden(&entries, limit.requests_per_unit, unit)
                 }
             };
-            let hits = Hits::of(request, descriptor);
-            all.push(LimitMatch::new(found, &descriptor.entries, hits));
+            let limit = found.as_ref().map(LookupResult::leaf);
+            if phase != ReservePhase::None {
+                check_phase(descriptor, limit)?;
+            }
+            let hits = Hits::of(request, descriptor, phase, limit);
+            all.push(LimitMatch::new(found, entries, hits, phase.request_id()));
         }
         let mut matches = Self { all };
         matches.remove_replaced();
@@ -153,9 +181,14 @@ impl<'a> LimitMatches<'a> {
 }
 
 impl<'a> LimitMatch<'a> {
-    fn new(found: Option<LookupResult<'a>>, entries: &'a [Entry], hits: Hits) -> Self {
+    fn new(
+        found: Option<LookupResult<'a>>,
+        entries: Cow<'a, [Entry]>,
+        hits: Hits,
+        request_id: &'a str,
+    ) -> Self {
         let Some(found) = found else { return Self::Free };
-        let matched = MatchedDescriptor { found, entries, hits };
+        let matched = MatchedDescriptor { found, entries, hits, request_id };
         match matched.rule() {
             None => Self::Unlimited(matched),
             Some(_) => Self::Limited(matched),
@@ -182,25 +215,28 @@ impl MatchedDescriptor<'_> {
 
     /// The key that the descriptor is counted under.
     pub(crate) fn key(&self) -> DescriptorKey<'_> {
-        self.found.subject(self.entries)
+        self.found.subject(&self.entries)
     }
 
     pub(crate) fn action(&self) -> Action {
         match self.hits {
-            Hits::One if self.limit().charge_denied() => Action::Record,
-            Hits::One if self.limit().is_quota() => Action::TakeQuota,
-            Hits::One => Action::Take,
-            Hits::Charge(_) => Action::Record,
+            Hits::Charge(_) if !self.limit().charge_if_allowed() => Action::Record,
+            Hits::One | Hits::Charge(_) if self.limit().charge_denied() => Action::Record,
+            Hits::One | Hits::Charge(_) if self.limit().is_quota() => Action::TakeQuota,
+            Hits::One | Hits::Charge(_) => Action::Take,
             Hits::Probe => Action::Peek,
             Hits::Refund(_) => Action::Refund,
+            Hits::Reserve(_) => Action::Reserve,
+            Hits::Commit(_) => Action::Commit,
         }
     }
 
     pub(crate) fn cost(&self) -> Cost {
         match self.hits {
             Hits::One => Cost::ONE,
-            Hits::Probe => Cost::ZERO,
+            Hits::Probe | Hits::Commit(None) => Cost::ZERO,
             Hits::Charge(cost) | Hits::Refund(cost) => cost,
+            Hits::Reserve(cost) | Hits::Commit(Some(cost)) => cost,
         }
     }
 }
@@ -208,14 +244,33 @@ impl MatchedDescriptor<'_> {
 /// Effect of a descriptor on its limits. Descriptors with the same action are one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    /// Charges one hit, if all limits allow it.
+    /// Charges the hits, if all limits allow it.
     Take,
-    /// Charges one hit to each quota that allows it: the request is denied only if none does.
+    /// Charges the hits to each quota that allows it: the request is denied only if none does.
     TakeQuota,
     /// Charges hits even beyond the limit.
     Record,
     Peek,
     Refund,
+    /// Holds hits, if all limits allow it.
+    Reserve,
+    /// Ends a hold and charges hits.
+    Commit,
+}
+
+/// Refuses what a reserve or a commit cannot do.
+fn check_phase(
+    descriptor: &RateLimitDescriptor,
+    limit: Option<&DescriptorLimit>,
+) -> Result<(), EnvoyError> {
+    let detail = if descriptor.is_negative_hits {
+        "a reserve or a commit with negative hits; send a number from 0"
+    } else if limit.is_some_and(DescriptorLimit::is_quota) {
+        "a limit in quota_mode cannot be reserved"
+    } else {
+        return Ok(());
+    };
+    Err(EnvoyError::Invalid(detail.into()))
 }
 
 impl lookup::DescriptorEntry for Entry {

@@ -25,7 +25,8 @@ pub(crate) type DescriptorReports<'t, 'p> =
 #[derive(Clone, Debug)]
 pub(crate) struct DescriptorReport {
     decision: Decision,
-    operation: Operation,
+    /// `None` for a commit, which is never over a limit.
+    operation: Option<Operation>,
 }
 
 impl DescriptorReport {
@@ -38,16 +39,22 @@ impl DescriptorReport {
         source: Source,
         verdicts: SmallVec<[Verdict; 2]>,
     ) -> Self {
-        Self { decision: Decision::new(source, verdicts), operation }
+        Self { decision: Decision::new(source, verdicts), operation: Some(operation) }
+    }
+
+    /// The same as the report of a commit.
+    pub(crate) fn of_commit(self) -> Self {
+        Self { operation: None, ..self }
     }
 
     /// Whether the descriptor is over its limit. A peek is if no permits remain.
     pub(crate) fn is_over(&self) -> bool {
         self.decision.verdicts.iter().any(|verdict| match self.operation {
-            Operation::Peek => !verdict.allowed || verdict.remaining == 0,
+            Some(Operation::Peek) => !verdict.allowed || verdict.remaining == 0,
             // A limit of 0 cannot go into debt, and so never denies a record.
-            Operation::Record => !verdict.allowed || verdict.limit == 0,
-            _ => !verdict.allowed,
+            Some(Operation::Record) => !verdict.allowed || verdict.limit == 0,
+            Some(_) => !verdict.allowed,
+            None => false,
         })
     }
 
@@ -77,7 +84,8 @@ pub(crate) fn response(
         LimitMatch::Limited(_) => next.next().map(|one| status(one, clock)).unwrap_or_default(),
     });
     let statuses: Vec<_> = statuses.collect();
-    let over = is_over(reports) && settings.enforcement == Enforcement::Enforce;
+    let is_over = is_over(reports.iter().map(|(limited, report)| (*limited, report)));
+    let over = is_over && settings.enforcement == Enforcement::Enforce;
     let response_headers_to_add = match settings.headers {
         ResponseHeaders::Off => Vec::new(),
         ResponseHeaders::Envoy => envoy_headers(&statuses, reports),
@@ -92,10 +100,12 @@ pub(crate) fn response(
 }
 
 /// Whether the request is denied: one limit is over, or all quotas are.
-fn is_over(reports: &DescriptorReports<'_, '_>) -> bool {
-    let enforced = || reports.iter().filter(|(limited, _)| !limited.limit().is_shadow());
+pub(crate) fn is_over<'r, 'p: 'r>(
+    reports: impl Iterator<Item = (&'r MatchedDescriptor<'p>, &'r DescriptorReport)>,
+) -> bool {
+    let enforced = reports.filter(|(limited, _)| !limited.limit().is_shadow());
     let (mut quotas, mut over) = (0, 0);
-    for (limited, report) in enforced() {
+    for (limited, report) in enforced {
         match (limited.limit().is_quota(), report.is_over()) {
             (false, true) => return true,
             (false, false) => {}

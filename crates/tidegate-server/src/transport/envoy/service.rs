@@ -3,22 +3,28 @@
 //! Descriptors without a number of hits, or with one hit, are one call: all of them are charged, or
 //! none. A larger number is usage that has happened, or happens whatever the response is: it is
 //! charged, into debt if necessary.
+//!
+//! Descriptors of a reserve are one hold, all of them or none. Its id is derived from their rules,
+//! keys and request ids, so that any server finds it when the commit names the same descriptors.
 
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
-use tidegate::{Rule, RuleCheck, Source, Verdict};
+use tidegate::{EngineError, Expiry, HoldId, Refusal, Rule, RuleCheck, RuleCost, Source, Verdict};
 
 use super::error::EnvoyError;
+use super::phase::{self, HeldName, MAX_SAME_NAME};
 use super::proto::{RateLimitRequest, RateLimitResponse};
-use super::request::{Action, LimitMatches, MatchedDescriptor};
-use super::response::{DescriptorReport, DescriptorReports, response};
+use super::request::{Action, Hits, LimitMatches, MatchedDescriptor};
+use super::response::{DescriptorReport, DescriptorReports, is_over, response};
 use super::settings::EnvoySettings;
 use super::stats::EnvoyStats;
 use crate::check::service::poll_now;
-use crate::check::{ActivePolicy, CheckService, Operation};
+use crate::check::{
+    ActivePolicy, CheckDecision, CheckError, CheckService, Operation, ReserveOptions,
+};
 use tidegate_config::RefundToken;
 use tidegate_config::envoy::lookup::DescriptorKey;
 
@@ -123,16 +129,151 @@ type MatchIndices = SmallVec<[usize; 4]>;
 
 impl PendingResponse<'_, '_, '_> {
     async fn run(&mut self) -> Result<(), EnvoyError> {
+        let reserves = self.with(Action::Reserve);
+        let hold = self.reserve(&reserves).await?;
+        let charged = self.charge(&reserves).await;
+        // All descriptors or none: a request that is denied has no hold.
+        if let Some(hold) = hold
+            && (charged.is_err() || is_over(self.limited.iter().copied().zip(&self.reports)))
+        {
+            self.service.cancel(hold).await;
+        }
+        charged
+    }
+
+    /// Charges the descriptors that are not reserved.
+    async fn charge(&mut self, reserves: &[usize]) -> Result<(), EnvoyError> {
         let (takes, quotas) = (self.with(Action::Take), self.with(Action::TakeQuota));
-        let allowed = self.take(&takes, &quotas).await?;
-        // Each quota is a separate call: one may allow what another denies.
-        for quota in quotas {
-            let operation = if allowed { Operation::Check } else { Operation::Peek };
-            self.call(operation, &[quota]).await?;
+        if self.denies(reserves) {
+            self.call(Operation::Peek, &takes).await?;
+            self.call(Operation::Peek, &quotas).await?;
+        } else {
+            let allowed = self.take(&takes, &quotas).await?;
+            // Each quota is a separate call: one may allow what another denies.
+            for quota in quotas {
+                let operation = if allowed { Operation::Check } else { Operation::Peek };
+                self.call(operation, &[quota]).await?;
+            }
         }
         self.call(Operation::Record, &self.with(Action::Record)).await?;
+        self.commit(&self.with(Action::Commit)).await?;
         self.call(Operation::Peek, &self.with(Action::Peek)).await?;
         self.call(Operation::Refund, &self.with(Action::Refund)).await
+    }
+
+    /// Holds the hits of these descriptors, all or none. The hold, if one was made.
+    async fn reserve(&mut self, reserves: &[usize]) -> Result<Option<HoldId>, EnvoyError> {
+        if reserves.is_empty() {
+            return Ok(None);
+        }
+        let indices = self.by_name(reserves);
+        let ttls = indices.iter().map(|&index| self.limited[index].limit().reservation().ttl);
+        let ttl = ttls.max();
+        // The last one has no name.
+        for nth in 0..=MAX_SAME_NAME {
+            let name = (nth < MAX_SAME_NAME).then(|| self.hold_id(&indices, nth));
+            let reserve = Operation::Reserve(ReserveOptions { ttl, name, ..Default::default() });
+            match self.decide(reserve, &indices).await {
+                Err(CheckError::Refused(Refusal::IdReused)) => {}
+                decided => {
+                    let decided = decided?;
+                    self.report(reserve, &indices, &decided)?;
+                    return Ok(decided.decision.hold());
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Settles a hold of these descriptors; without one, records what was used. Envoy ignores the
+    /// response.
+    async fn commit(&mut self, commits: &[usize]) -> Result<(), EnvoyError> {
+        if commits.is_empty() {
+            return Ok(());
+        }
+        let indices = self.by_name(commits);
+        for &index in &indices {
+            self.reports[index] = DescriptorReport::empty().of_commit();
+        }
+        match self.settle(&indices).await {
+            Ok(settled) => {
+                self.report_settled(&indices, &settled);
+                return Ok(());
+            }
+            // It may have been settled.
+            Err(CheckError::Store(EngineError::Ambiguous(_))) => return Ok(()),
+            Err(_) => {}
+        }
+        let is_known = |index: &usize| !self.limited[*index].cost().is_zero();
+        let (known, unknown): (MatchIndices, MatchIndices) =
+            indices.iter().copied().partition(is_known);
+        self.call(Operation::Record, &known).await?;
+        self.call(Operation::Peek, &unknown).await?;
+        for index in indices {
+            let report = std::mem::replace(&mut self.reports[index], DescriptorReport::empty());
+            self.reports[index] = report.of_commit();
+        }
+        Ok(())
+    }
+
+    /// Settles one hold of these descriptors.
+    async fn settle(&self, indices: &[usize]) -> Result<CheckDecision, CheckError> {
+        let costs = self.costs(indices);
+        for nth in 0..MAX_SAME_NAME {
+            let (name, key) = (self.hold_id(indices, nth), self.keys[indices[0]].key());
+            match self.service.settle_named(name, key, &costs).await {
+                Err(CheckError::Refused(Refusal::UnknownHold)) => {}
+                result => return result,
+            }
+        }
+        Err(Refusal::UnknownHold.into())
+    }
+
+    /// The costs at which a hold of these descriptors is settled. What is not known is charged as
+    /// held, or released.
+    fn costs(&self, indices: &[usize]) -> SmallVec<[RuleCost<'_>; 4]> {
+        let mut costs: SmallVec<[RuleCost<'_>; 4]> = SmallVec::new();
+        for &index in indices {
+            let limited = self.limited[index];
+            let (key, rule) = (self.keys[index].key(), limited.rule().map_or("", Rule::name));
+            let charges = limited.limit().reservation().on_expiry == Expiry::Charge;
+            if limited.hits == Hits::Commit(None) && charges {
+                continue;
+            }
+            match costs.iter_mut().find(|cost| cost.rule == rule && cost.key == Some(key)) {
+                Some(same) => same.cost = same.cost.saturating_add(limited.cost()),
+                None => costs.push(RuleCost {
+                    key: Some(key),
+                    ..RuleCost::new(rule, limited.cost()).if_held()
+                }),
+            }
+        }
+        costs
+    }
+
+    /// These descriptors, in an order that does not depend on that of the request.
+    fn by_name(&self, indices: &[usize]) -> MatchIndices {
+        let mut indices: MatchIndices = indices.into();
+        indices.sort_by(|&a, &b| {
+            let [(rule_a, key_a, id_a), (rule_b, key_b, id_b)] = [a, b].map(|i| self.held_name(i));
+            rule_a.cmp(rule_b).then(key_a.parts().cmp(key_b.parts())).then(id_a.cmp(id_b))
+        });
+        indices
+    }
+
+    fn held_name(&self, index: usize) -> HeldName<'_> {
+        let limited = self.limited[index];
+        (limited.rule().map_or("", Rule::name), self.keys[index].key(), limited.request_id)
+    }
+
+    fn hold_id(&self, indices: &[usize], nth: u8) -> HoldId {
+        phase::hold_id(indices.iter().map(|index| self.held_name(*index)), nth)
+    }
+
+    /// Whether one of these descriptors is over a limit that is enforced.
+    fn denies(&self, indices: &[usize]) -> bool {
+        let enforced = indices.iter().filter(|index| !self.limited[**index].limit().is_shadow());
+        enforced.copied().any(|index| self.reports[index].is_over())
     }
 
     /// Charges one hit to each limit, if all allow it. If all quotas are over, the request is
@@ -160,16 +301,34 @@ impl PendingResponse<'_, '_, '_> {
         if indices.is_empty() {
             return Ok(());
         }
+        let decided = self.decide(operation, indices).await?;
+        self.report(operation, indices, &decided)
+    }
+
+    async fn decide(
+        &self,
+        operation: Operation,
+        indices: &[usize],
+    ) -> Result<CheckDecision, CheckError> {
         let check = |&index: &usize| {
             let limited = self.limited[index];
             let (key, cost) = (self.keys[index].key(), limited.cost().get());
             Some(RuleCheck { target: RuleTarget::Own(limited.rule()?), key, cost })
         };
         let checks: SmallVec<[RuleCheck<'_>; 4]> = indices.iter().filter_map(check).collect();
-        let decided = self.service.run_under(self.active, operation, &checks, None).await?;
+        self.service.run_under(self.active, operation, &checks, None).await
+    }
+
+    /// Reports the decision of a call to each of its descriptors.
+    fn report(
+        &mut self,
+        operation: Operation,
+        indices: &[usize],
+        decided: &CheckDecision,
+    ) -> Result<(), EnvoyError> {
         let source = decided.decision.source;
         let is_charged = match operation {
-            Operation::Check => decided.decision.allowed(),
+            Operation::Check | Operation::Reserve(_) => decided.decision.allowed(),
             operation => operation == Operation::Record,
         };
         let mut verdicts = decided.decision.pair_all(&decided.limits);
@@ -191,6 +350,30 @@ impl PendingResponse<'_, '_, '_> {
                 DescriptorReport::new(operation, source, of_rule.map(before_later).collect());
         }
         Ok(())
+    }
+
+    /// Reports a settlement, whose limits are in the order of `indices`.
+    fn report_settled(&mut self, indices: &[usize], settled: &CheckDecision) {
+        let mut verdicts = settled.verdicts().peekable();
+        let mut before: Option<usize> = None;
+        for &index in indices {
+            let (rule, key, _) = self.held_name(index);
+            let is_same = |other: &usize| {
+                let (rule_before, key_before, _) = self.held_name(*other);
+                (rule_before, key_before) == (rule, key)
+            };
+            if let Some(other) = before.filter(is_same) {
+                self.reports[index] = self.reports[other].clone();
+                continue;
+            }
+            let limits = self.limited[index].rule().map_or(0, |rule| rule.limits().len());
+            let of_rule =
+                std::iter::from_fn(|| verdicts.next_if(|(limit, _)| limit.rule() == rule));
+            let of_rule = of_rule.take(limits).map(|(_, verdict)| *verdict).collect();
+            let report = DescriptorReport::new(Operation::Peek, settled.decision.source, of_rule);
+            self.reports[index] = report.of_commit();
+            before = Some(index);
+        }
     }
 
     /// The cost of those of `others` that are counted together with `index`.

@@ -60,7 +60,7 @@ impl EnvoyStats {
         reports: &DescriptorReports<'_, '_>,
     ) {
         let of = |matched: &MatchedDescriptor<'_>| {
-            self.of(&matched.found.stat_name(matched.entries), domain)
+            self.of(&matched.found.stat_name(&matched.entries), domain)
         };
         for one in &matches.all {
             if let LimitMatch::Unlimited(matched) = one {
@@ -140,7 +140,10 @@ impl LimitStats {
     /// Counts hits as over, near or within the limit. If a charge of several hits exceeds the
     /// limit, all of them count as over.
     fn count(&self, hits: Hits, report: &DescriptorReport) {
-        let count = hits.count();
+        let count = match hits {
+            Hits::Reserve(cost) if report.is_over() => cost.get(),
+            hits => hits.count(),
+        };
         add(&self.total_hits, count);
         if report.is_over() {
             add(&self.over_limit, count);

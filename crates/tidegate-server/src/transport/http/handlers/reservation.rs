@@ -28,6 +28,7 @@ pub(crate) async fn reserve(
         ttl: body.ttl_ms.map(Duration::from_millis),
         charge_on_expiry: body.on_expiry.is_some(),
         tag: body.model.as_deref().map(Prices::tag),
+        ..Default::default()
     };
     let mut checks = body.checks_to_reserve(&app.service)?;
     let (id, service) = (body.id.as_deref(), &app.service);
