@@ -18,7 +18,7 @@ const STEP: u64 = 250_000;
 
 /// How a gateway spends a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gateway {
+pub enum GatewayKind {
     /// Looks whether anything is left, and records what was used at the end.
     CheckThenCharge,
     /// Charges the estimate, and refunds or records the difference at the end.
@@ -85,7 +85,7 @@ pub fn tokens(limit: &str) -> Rule {
 pub async fn consumption(
     limiter: &Limiter,
     clock: &ManualClock,
-    (gateway, estimates): (Gateway, Estimates),
+    (gateway, estimates): (GatewayKind, Estimates),
     windows: u64,
     seed: u64,
 ) -> ConsumptionLog {
@@ -112,13 +112,13 @@ pub async fn consumption(
         let spare = if rng.one_in(5) { 0 } else { rng.between(STEP, WINDOW) };
         let ttl = Duration::from_micros(length + spare);
         let (is_granted, id) = match gateway {
-            Gateway::CheckThenCharge => {
+            GatewayKind::CheckThenCharge => {
                 (limiter.check("k").peek().await.unwrap().remaining() > 0, None)
             }
-            Gateway::RefundDifference => {
+            GatewayKind::RefundDifference => {
                 (limiter.check("k").cost(estimate).await.unwrap().allowed(), None)
             }
-            Gateway::Hold => {
+            GatewayKind::Hold => {
                 let name = now.to_string();
                 let reserve = async || {
                     let reserve = limiter.reserve("k", estimate).ttl(ttl).idempotency_key(&name);
@@ -142,19 +142,19 @@ pub async fn consumption(
     log
 }
 
-async fn finish(gateway: Gateway, limiter: &Limiter, call: &CallInFlight, rng: &mut TraceRng) {
+async fn finish(gateway: GatewayKind, limiter: &Limiter, call: &CallInFlight, rng: &mut TraceRng) {
     let &CallInFlight { id, estimate, real, dies, .. } = call;
     match (gateway, id) {
         _ if dies => {}
-        (Gateway::Hold, Some(id)) => {
+        (GatewayKind::Hold, Some(id)) => {
             for _ in 0..rng.between(1, 2) {
                 limiter.reservation(id).commit(real).await.expect("a repeated commit is the same");
             }
         }
-        (Gateway::RefundDifference, _) if real <= estimate => {
+        (GatewayKind::RefundDifference, _) if real <= estimate => {
             limiter.refund("k", estimate - real).await.expect("memory decides");
         }
-        (Gateway::RefundDifference, _) => {
+        (GatewayKind::RefundDifference, _) => {
             limiter.record("k", real - estimate).await.expect("memory decides");
         }
         _ => drop(limiter.record("k", real).await.expect("memory decides")),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use testkit::bounds::families::LIMIT_FAMILIES;
-use testkit::budget_traffic::{BUDGET, Estimates, Gateway, Overshoot, WINDOW, consumption, tokens};
+use testkit::budget_traffic::{
+    BUDGET, Estimates, GatewayKind, Overshoot, WINDOW, consumption, tokens,
+};
 use tidegate::{Limiter, ManualClock};
 use tidegate_redis::Redis;
 
@@ -16,7 +18,7 @@ async fn holds_keep_the_bounds_of_every_algorithm() {
         let builder = Redis::builder(&server.url()).deadline(Duration::from_secs(10));
         let engine = builder.namespace(&format!("n{seed}")).test_clock(clock.clone());
         let limiter = Limiter::with_rules(engine.build().unwrap(), [tokens(&limit)]).unwrap();
-        let way = (Gateway::Hold, Estimates::Mixed);
+        let way = (GatewayKind::Hold, Estimates::Mixed);
         let log = consumption(&limiter, &clock, way, 3, seed as u64).await;
         let found = Overshoot::of(&log, bound, Estimates::Mixed);
         assert_eq!(found.violations, 0, "{name}, seed {seed}: {found:?}");

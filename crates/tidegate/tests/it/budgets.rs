@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testkit::bounds::families::LIMIT_FAMILIES;
 use testkit::budget_traffic::{
-    BUDGET, Estimates, Gateway, Overshoot, WINDOW, consumption, limiter_in_memory,
+    BUDGET, Estimates, GatewayKind, Overshoot, WINDOW, consumption, limiter_in_memory,
 };
 use testkit::now_or_never::now_or_panic;
 use tidegate::{
@@ -13,7 +13,8 @@ use tidegate::{
 };
 use tidegate_model::print_line;
 
-const GATEWAYS: [Gateway; 3] = [Gateway::CheckThenCharge, Gateway::RefundDifference, Gateway::Hold];
+const GATEWAYS: [GatewayKind; 3] =
+    [GatewayKind::CheckThenCharge, GatewayKind::RefundDifference, GatewayKind::Hold];
 
 /// The same traffic through three gateways: only holds keep the bound of every algorithm, in every
 /// interval.
