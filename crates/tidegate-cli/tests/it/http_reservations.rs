@@ -430,8 +430,12 @@ fn ids_are_opaque_and_long_enough_not_to_be_guessed() {
         assert!(seen.insert(id));
     }
     for unknown in [UNKNOWN, "", "x", "ffffffffffffffffffffffffffffffffff", "a\u{0}b", "🌊"] {
-        for path in ["/v1/commit", "/v1/cancel", "/v1/renew"] {
-            let refused = server.post(path, &json!({ "reservation": unknown }));
+        let alone = json!({ "reservation": unknown });
+        let with_costs = json!({ "reservation": unknown, "costs": { "ten": 1 } });
+        let commit = "/v1/commit";
+        let calls = [commit, "/v1/cancel", "/v1/renew"].map(|path| (path, &alone));
+        for (path, body) in calls.into_iter().chain([(commit, &with_costs)]) {
+            let refused = server.post(path, body);
             let problem = refused.json();
             assert_eq!(
                 (refused.status, &problem["field"]),

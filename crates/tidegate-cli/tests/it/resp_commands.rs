@@ -350,7 +350,9 @@ fn a_reservation_with_a_minimum_is_granted_what_fits() {
     );
     let reply = client.send("TG.RESERVE api m 30 MIN 1");
     assert_eq!((reply.items()[1].integer(), reply.items()[9].integer()), (0, 0), "{reply}");
-    for bad in ["TG.RESERVE api m 3 MIN 3", "TG.RESERVE api m 3 MIN 0", "TG.RESERVE api m 3 MIN"] {
+    let reply = client.send("TG.RESERVE api other 3 MIN 3");
+    assert_eq!((reply.items()[1].integer(), reply.items()[9].integer()), (1, 3), "{reply}");
+    for bad in ["TG.RESERVE api m 3 MIN 4", "TG.RESERVE api m 3 MIN 0", "TG.RESERVE api m 3 MIN"] {
         assert!(client.send(bad).to_string().starts_with("-ERR"), "{bad}");
     }
 }

@@ -60,7 +60,8 @@ impl CheckDecision {
         let reserved = extended.limits.iter().zip(extended.decision.reserved());
         let is_wanted = |limit: &RuleLimit| wanted.iter().any(|one| one.rule == limit.rule());
         let granted = reserved.filter(|(limit, _)| is_wanted(limit)).map(|(_, cost)| *cost);
-        self.granted = granted.min().or(self.granted);
+        // A key that is exempt from all of them has no bound.
+        self.granted = granted.min().or(wanted.first().map(|one| one.cost));
         // Two checks of one limit and key have two verdicts, and one in the extension.
         if extended.decision.verdicts.len() == self.decision.verdicts.len() {
             self.decision.verdicts = extended.decision.verdicts;

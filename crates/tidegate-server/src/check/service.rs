@@ -227,6 +227,9 @@ impl CheckService {
         idempotency_key: Option<&str>,
     ) -> Result<CheckDecision, CheckError> {
         let AtMost { wanted, min } = at_most;
+        // A key may be exempt from some of the rules.
+        let wanted: Vec<RuleCost<'_>> = wanted.iter().map(|cost| cost.if_held()).collect();
+        let wanted = &wanted;
         let to = Extension { totals: wanted, min: Some(*min), ttl: None };
         to.validate()?;
         if wanted.is_empty() {
@@ -322,6 +325,7 @@ impl CheckService {
     /// there is none.
     pub async fn settle_named(
         &self,
+        active: &ActivePolicy,
         name: HoldId,
         key: Key<'_>,
         costs: &[RuleCost<'_>],
@@ -330,7 +334,7 @@ impl CheckService {
         let id = id.map_err(|error| self.accounting.count_error(error))?;
         let result = self.limiter.reservation(id).commit_each(costs).await;
         let action = SettleAction::Commit(Costs::Each(costs));
-        self.settled(id, action, result.map(Settled::into_decision))
+        self.settled(active, id, action, result.map(Settled::into_decision))
     }
 
     /// Ends the hold of a decision, which may be named, and charges nothing.
@@ -349,21 +353,22 @@ impl CheckService {
         if id.tag() == NAMED_TAG {
             return Err(Refusal::UnknownHold.into());
         }
+        let active = &*self.active();
         let mut reservation = self.limiter.reservation(id);
         let result = match action {
             SettleAction::Commit(Costs::AsHeld) => reservation.commit_all().await,
             SettleAction::Commit(Costs::All(cost)) => reservation.commit(cost.get()).await,
             SettleAction::Commit(Costs::Each(each)) => {
-                let keys = self.counted_keys(each);
+                let keys = counted_keys(active, each);
                 reservation.commit_each(&with_keys(each, &keys)).await
             }
             SettleAction::Cancel => reservation.cancel().await,
             SettleAction::Renew(ttl) => {
                 let decision = reservation.renew(ttl).await;
-                return self.settled(id, action, decision);
+                return self.settled(active, id, action, decision);
             }
             SettleAction::Extend(to) => {
-                let keys = self.counted_keys(to.totals);
+                let keys = counted_keys(active, to.totals);
                 let totals = with_keys(to.totals, &keys);
                 let mut extend = reservation.extend_to(&totals);
                 if let Some(min) = to.min {
@@ -373,27 +378,21 @@ impl CheckService {
                     extend = extend.ttl(ttl.into());
                 }
                 let decision = or_denied(extend.await);
-                return self.settled(id, action, decision);
+                return self.settled(active, id, action, decision);
             }
         };
-        self.settled(id, action, result.map(Settled::into_decision))
+        self.settled(active, id, action, result.map(Settled::into_decision))
     }
 
-    /// The keys of these costs as their rules count them, if they differ.
-    fn counted_keys(&self, costs: &[RuleCost<'_>]) -> Vec<Option<Vec<String>>> {
-        let active = self.active();
-        let keys = costs.iter().map(|cost| active.policy.counted_key(cost.rule, cost.key?));
-        keys.collect()
-    }
-
+    /// Does not lock the policy: the caller may hold the lock.
     fn settled(
         &self,
+        active: &ActivePolicy,
         id: HoldId,
         action: SettleAction<'_>,
         result: Result<Decision, EngineError>,
     ) -> Result<CheckDecision, CheckError> {
         let mut decision = result.map_err(|error| self.accounting.count_error(error))?;
-        let active = self.active();
         if let SettleAction::Extend(_) = action {
             active.retry_jitter.iter().for_each(|jitter| decision.jitter_retry_after(*jitter));
         }
@@ -416,8 +415,7 @@ impl CheckService {
             SettleAction::Extend(to) => to.ttl.filter(|_| decision.allowed()),
             _ => None,
         };
-        let headers = self.active().headers;
-        let (id_retention, granted) = (None, None);
+        let (id_retention, granted, headers) = (None, None, active.headers);
         let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
         self.accounting.trace(&decision);
         Ok(decision)
@@ -512,6 +510,11 @@ fn or_denied(result: Result<Decision, Limited>) -> Result<Decision, EngineError>
     }
 }
 
+/// The keys of these costs as their rules count them, if they differ.
+fn counted_keys(active: &ActivePolicy, costs: &[RuleCost<'_>]) -> Vec<Option<Vec<String>>> {
+    costs.iter().map(|cost| active.policy.counted_key(cost.rule, cost.key?)).collect()
+}
+
 /// The same costs with these keys.
 fn with_keys<'a>(costs: &[RuleCost<'a>], keys: &'a [Option<Vec<String>>]) -> Vec<RuleCost<'a>> {
     let costs = costs.iter().zip(keys).map(|(cost, counted)| {
@@ -592,6 +595,25 @@ mod tests {
         let id = made.decision.hold().unwrap();
         let refused = service.settle(id, SettleAction::Cancel).await.unwrap_err();
         assert!(matches!(refused, CheckError::Refused(Refusal::UnknownHold)));
-        service.settle_named(name, check.key, &[]).await.unwrap();
+        service.settle_named(&service.active(), name, check.key, &[]).await.unwrap();
+    }
+
+    /// A policy change that waits for the lock lets no further reader pass.
+    #[test]
+    fn a_commit_by_name_does_not_lock_the_policy_again() {
+        let (_, service) = CountingEngine::service(true, &["100/s"]);
+        let (check, name) = (RuleCheck::new("api", "key"), HoldId::from(7));
+        let options = ReserveOptions { name: Some(name), ..ReserveOptions::default() };
+        let checks = std::slice::from_ref(&check);
+        poll_now(service.run(Operation::Reserve(options), checks, None)).unwrap();
+        let active = service.lock_policy().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(service.active.write()));
+            while service.active.try_read().is_ok() {
+                std::thread::yield_now();
+            }
+            poll_now(service.settle_named(&active, name, check.key, &[])).unwrap();
+            drop(active);
+        });
     }
 }

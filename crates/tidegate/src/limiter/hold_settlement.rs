@@ -169,8 +169,12 @@ impl HoldContents {
         &self.lines
     }
 
-    /// What is due at the actual costs if the store has lost the hold, with what was held.
+    /// What is due at the actual costs if the store has lost the hold, with what was held. Nothing
+    /// if that is not known.
     fn due(&self, costs: Costs<'_>) -> Result<SmallVec<[(Charge<'_>, Cost); 2]>, Refusal> {
+        if self.charges.is_empty() {
+            return Ok(SmallVec::new());
+        }
         let parts = self.charges.iter().map(|held| HeldPart {
             limit: held.of.limit(),
             cost: held.cost,

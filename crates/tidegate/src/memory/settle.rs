@@ -276,6 +276,11 @@ impl Memory {
         Ok(decision)
     }
 
+    /// Whether there is a record of this hold.
+    pub(crate) fn has_hold(&self, id: HoldId) -> bool {
+        self.lock_holds(id).get(id.get()).is_some()
+    }
+
     fn lock_holds(&self, id: HoldId) -> MutexGuard<'_, Table<StoredHold>> {
         lock(&self.holds[self.shard_of(id.low_bits())])
     }

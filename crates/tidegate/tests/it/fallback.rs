@@ -9,9 +9,9 @@ use testkit::now_or_never::now_or_panic;
 use tidegate::policy::ListMode;
 use tidegate::{
     Call, CallerDeadline, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture,
-    Expiry, Fallback, FleetSize, Fraction, Health, HoldId, Inspection, Key, Limited, Limiter,
-    ManualClock, Memory, Micros, OnStoreFailure, Op, Outcome, Refusal, Rule, RuleCheck, RuleLimit,
-    Slot, Source, StoreEvent, Wait,
+    Expiry, Fallback, FleetSize, Fraction, Health, HoldId, HoldKind, HoldSpec, Inspection, Key,
+    Limited, Limiter, ManualClock, Memory, Micros, OnStoreFailure, Op, Outcome, Refusal, Rule,
+    RuleCheck, RuleLimit, Slot, Source, StoreEvent, Wait,
 };
 
 /// A store that can be turned off.
@@ -389,6 +389,36 @@ fn a_reservation_under_an_id_is_the_same_one_locally_too() {
     assert!(repeated.decision().unwrap().repeated());
     drop(repeated);
     assert!(!now_or_panic(first.commit(20)).unwrap().late());
+}
+
+#[test]
+fn a_named_hold_is_found_where_it_was_made() {
+    let bench = Bench::new([rule("r", "sliding-log 100/h", share(500_000))]);
+    let hold = |number: u128| {
+        let id = HoldId::from(number);
+        let kind = HoldKind::Named { attempt: 1 };
+        let spec = HoldSpec { id, ttl: Micros::from_secs(60), expiry: Expiry::Release, kind };
+        let rules = bench.limiter.rules();
+        let limit = &rules[0].limits()[0];
+        let cost = Cost::new(20).unwrap();
+        let charge = Charge { limit, key: "k".into(), cost, caller: None };
+        let call = Call { op: Op::Hold(spec), charges: &[charge], idempotency_key: None };
+        now_or_panic(bench.limiter.engine().decide(call)).unwrap().hold().unwrap()
+    };
+    let commit = |number: u128| {
+        let engine = bench.limiter.engine();
+        let id = now_or_panic(engine.locate_hold(HoldId::from(number), "k".into())).unwrap();
+        now_or_panic(bench.limiter.reservation(id).commit(10)).map(|settled| settled.source())
+    };
+    let of_store = hold(1);
+    bench.set_off(true);
+    hold(2);
+    assert_eq!(commit(2).unwrap(), Source::Fallback);
+    // The twin of a hold in the store, made here because the reply was late.
+    hold(1);
+    bench.set_off(false);
+    let settled = now_or_panic(bench.limiter.reservation(of_store).commit(10)).unwrap();
+    assert_eq!(settled.source(), Source::Memory, "an id of the store is settled there");
 }
 
 /// For any length of an outage, no more passes than the share; holds count like charges.

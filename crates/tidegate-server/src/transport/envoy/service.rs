@@ -89,7 +89,7 @@ impl EnvoyService {
         let limited: SmallVec<[&MatchedDescriptor<'_>; 4]> = matches.limited().collect();
         let keys: SmallVec<[DescriptorKey<'_>; 2]> = limited.iter().map(|l| l.key()).collect();
         let reports = SmallVec::from_elem(DescriptorReport::empty(), limited.len());
-        let (limited, keys, service) = (&*limited, &*keys, &*self.service);
+        let (limited, keys, service) = (&*limited, &*keys, &self.service);
         let mut call = PendingResponse { service, active, limited, keys, reports };
         // Envoy sends the same token with every request.
         let refunds =
@@ -116,12 +116,27 @@ impl fmt::Debug for EnvoyService {
 
 /// A request in flight.
 struct PendingResponse<'c, 'p, 's> {
-    service: &'c CheckService,
+    service: &'c Arc<CheckService>,
     active: &'c ActivePolicy,
     limited: &'c [&'c MatchedDescriptor<'p>],
     keys: &'c [DescriptorKey<'s>],
     /// One for each of `limited`.
     reports: SmallVec<[DescriptorReport; 4]>,
+}
+
+/// A hold of a request without a response. It is cancelled if Envoy resets the stream.
+struct UnansweredHold {
+    service: Arc<CheckService>,
+    id: Option<HoldId>,
+}
+
+impl Drop for UnansweredHold {
+    fn drop(&mut self) {
+        if let (Some(id), Ok(runtime)) = (self.id, tokio::runtime::Handle::try_current()) {
+            let service = Arc::clone(&self.service);
+            runtime.spawn(async move { service.cancel(id).await });
+        }
+    }
 }
 
 /// Indices into [`PendingResponse::limited`].
@@ -130,15 +145,19 @@ type MatchIndices = SmallVec<[usize; 4]>;
 impl PendingResponse<'_, '_, '_> {
     async fn run(&mut self) -> Result<(), EnvoyError> {
         let reserves = self.with(Action::Reserve);
-        let hold = self.reserve(&reserves).await?;
-        let charged = self.charge(&reserves).await;
-        // All descriptors or none: a request that is denied has no hold.
-        if let Some(hold) = hold
-            && (charged.is_err() || is_over(self.limited.iter().copied().zip(&self.reports)))
-        {
-            self.service.cancel(hold).await;
+        let mut hold = UnansweredHold { service: Arc::clone(self.service), id: None };
+        let mut result = self.reserve(&reserves, &mut hold).await;
+        if result.is_ok() {
+            result = self.charge(&reserves).await;
         }
-        charged
+        // All descriptors or none: a request that is denied has no hold.
+        let keeps = result.is_ok() && !is_over(self.limited.iter().copied().zip(&self.reports));
+        if let Some(id) = hold.id.take()
+            && !keeps
+        {
+            self.service.cancel(id).await;
+        }
+        result
     }
 
     /// Charges the descriptors that are not reserved.
@@ -161,10 +180,14 @@ impl PendingResponse<'_, '_, '_> {
         self.call(Operation::Refund, &self.with(Action::Refund)).await
     }
 
-    /// Holds the hits of these descriptors, all or none. The hold, if one was made.
-    async fn reserve(&mut self, reserves: &[usize]) -> Result<Option<HoldId>, EnvoyError> {
+    /// Holds the hits of these descriptors, all or none.
+    async fn reserve(
+        &mut self,
+        reserves: &[usize],
+        hold: &mut UnansweredHold,
+    ) -> Result<(), EnvoyError> {
         if reserves.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let indices = self.by_name(reserves);
         let ttls = indices.iter().map(|&index| self.limited[index].limit().reservation().ttl);
@@ -177,12 +200,12 @@ impl PendingResponse<'_, '_, '_> {
                 Err(CheckError::Refused(Refusal::IdReused)) => {}
                 decided => {
                     let decided = decided?;
-                    self.report(reserve, &indices, &decided)?;
-                    return Ok(decided.decision.hold());
+                    hold.id = decided.decision.hold();
+                    return self.report(reserve, &indices, &decided);
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Settles a hold of these descriptors; without one, records what was used. Envoy ignores the
@@ -221,7 +244,7 @@ impl PendingResponse<'_, '_, '_> {
         let costs = self.costs(indices);
         for nth in 0..MAX_SAME_NAME {
             let (name, key) = (self.hold_id(indices, nth), self.keys[indices[0]].key());
-            match self.service.settle_named(name, key, &costs).await {
+            match self.service.settle_named(self.active, name, key, &costs).await {
                 Err(CheckError::Refused(Refusal::UnknownHold)) => {}
                 result => return result,
             }

@@ -212,16 +212,17 @@ impl<E: Engine> Fallback<E> {
 
     /// Settles, renews or extends a hold that was made here, whether the store is up or not.
     fn on_local_hold(&self, call: &Call<'_>) -> Option<Result<Decision, EngineError>> {
-        let id = call.op.about_hold()?;
-        if id.location() == EMPTY_HOLD {
-            let nothing = |()| Decision::new(Source::Fallback, SmallVec::new());
-            return Some(call.validate().map(nothing));
-        }
-        // The id of a named hold does not say where it was made.
-        match self.settle_locally(*call) {
-            // Made in the store, or by another process.
-            Err(EngineError::Refused(Refusal::UnknownHold)) => None,
-            result => Some(result.map(as_local)),
+        match call.op.about_hold()?.location() {
+            LOCAL_HOLD => match self.settle_locally(*call) {
+                // Made by another process.
+                Err(EngineError::Refused(Refusal::UnknownHold)) => None,
+                result => Some(result.map(as_local)),
+            },
+            EMPTY_HOLD => {
+                let nothing = |()| Decision::new(Source::Fallback, SmallVec::new());
+                Some(call.validate().map(nothing))
+            }
+            _ => None,
         }
     }
 }
@@ -326,6 +327,9 @@ impl<E: Engine> Engine for Fallback<E> {
     }
 
     fn locate_hold<'a>(&'a self, id: HoldId, key: Key<'a>) -> EngineFuture<'a, HoldId> {
+        if self.local.has_hold(id) {
+            return EngineFuture::Ready(Ok(id.with_location(LOCAL_HOLD)));
+        }
         self.store.locate_hold(id, key)
     }
 

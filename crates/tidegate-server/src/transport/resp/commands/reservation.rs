@@ -66,7 +66,11 @@ async fn reserve_each(
     let decided = match min {
         None => service.run(Operation::Reserve(options), &checks, id).await,
         Some(min) => {
-            let wanted = costs.iter().filter(|one| one.cost > min).copied().collect();
+            let is_flexible = match costs.iter().any(|one| one.cost > min) {
+                true => |cost: Cost, min: Cost| cost > min,
+                false => |cost: Cost, min: Cost| cost == min,
+            };
+            let wanted = costs.iter().filter(|one| is_flexible(one.cost, min)).copied().collect();
             checks.iter_mut().for_each(|check| check.cost = check.cost.min(min.get()));
             let at_most = AtMost { wanted, min };
             service.reserve_at_most(options, &checks, &at_most, id).await
