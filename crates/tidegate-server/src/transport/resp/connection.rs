@@ -112,6 +112,26 @@ struct ConnectionLoop {
     chunk: usize,
 }
 
+/// Bytes that are not part of a command that has run.
+struct PendingInput {
+    buffer: BytesMut,
+    is_first: bool,
+    budget: PartialRequestBudget,
+}
+
+impl Default for PendingInput {
+    fn default() -> Self {
+        let budget = PartialRequestBudget::new(ListenerKind::Resp);
+        Self { buffer: BytesMut::new(), is_first: true, budget }
+    }
+}
+
+/// Why nothing more is read.
+enum EndOfInput {
+    Drain,
+    Connection(AfterCommand),
+}
+
 impl ConnectionLoop {
     fn new(service: Arc<CheckService>, tokens: Arc<AuthTokens>, deadlines: Timeouts) -> Self {
         let clock = service.clock().clone();
@@ -136,52 +156,112 @@ impl ConnectionLoop {
         stream: &mut ClientStream,
         drain: &mut Shutdown,
     ) -> io::Result<AfterCommand> {
-        let mut buffer = BytesMut::new();
-        let mut is_first = true;
-        let mut budget = PartialRequestBudget::new(ListenerKind::Resp);
-        while !drain.has_begun() {
-            self.make_room(&mut buffer);
+        let mut input = PendingInput::default();
+        // Boxed: a client without a whole command does not take the memory of one that runs some.
+        while !self.has_sent {
+            if let Some(end) = self.read(&mut input, stream, drain).await? {
+                return Box::pin(self.end(end, input, stream)).await;
+            }
+            let next = Box::pin(self.run_input(&mut input, stream)).await?;
+            if next != AfterCommand::Continue {
+                return Ok(next);
+            }
+        }
+        Box::pin(self.run_busy(input, stream, drain)).await
+    }
+
+    /// The same for a client that has sent a whole command.
+    async fn run_busy(
+        &mut self,
+        mut input: PendingInput,
+        stream: &mut ClientStream,
+        drain: &mut Shutdown,
+    ) -> io::Result<AfterCommand> {
+        loop {
+            if let Some(end) = self.read(&mut input, stream, drain).await? {
+                return self.end(end, input, stream).await;
+            }
+            let next = self.run_input(&mut input, stream).await?;
+            if next != AfterCommand::Continue {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Waits for bytes; `Some` if the connection ends instead.
+    async fn read(
+        &mut self,
+        PendingInput { buffer, is_first, .. }: &mut PendingInput,
+        stream: &mut ClientStream,
+        drain: &mut Shutdown,
+    ) -> io::Result<Option<EndOfInput>> {
+        let read = loop {
+            if drain.has_begun() {
+                return Ok(Some(EndOfInput::Drain));
+            }
+            self.make_room(buffer);
             let has_large_buffers = buffer.is_empty()
                 && (self.chunk > FIRST_CHUNK || self.encoder.capacity() > FIRST_CHUNK);
-            let read = tokio::select! {
+            tokio::select! {
                 biased;
-                read = stream.read_buf(&mut buffer) => read?,
-                () = drain.begun() => break,
+                read = stream.read_buf(buffer) => break read?,
+                () = drain.begun() => return Ok(Some(EndOfInput::Drain)),
                 () = self.timed_out() => {
                     // Often a connection that a pool opened early; the client reconnects.
                     if !self.has_sent {
                         self.service.metrics().count_refused(ListenerKind::Resp, RejectReason::Silent);
                     }
-                    return Ok(AfterCommand::CutOff);
+                    return Ok(Some(EndOfInput::Connection(AfterCommand::CutOff)));
                 }
                 () = async { tokio::time::sleep(SHRINK_AFTER).await }, if has_large_buffers => {
-                    (buffer, self.chunk) = (BytesMut::new(), FIRST_CHUNK);
+                    (*buffer, self.chunk) = (BytesMut::new(), FIRST_CHUNK);
                     self.encoder.clear(FIRST_CHUNK);
-                    continue;
                 }
-            };
-            if read == 0 {
-                return Ok(AfterCommand::Close);
             }
-            self.note_read(&buffer);
-            // No command begins like this; the parser would wait for its end.
-            if is_first && begins_tls(&buffer) {
-                log_unexpected_tls(ListenerKind::Resp);
-                return Ok(AfterCommand::CutOff);
-            }
-            is_first = false;
-            let next = self.run_commands(&mut buffer, stream).await?;
-            if next != AfterCommand::Continue {
-                return Ok(next);
-            }
-            if budget.set_len(buffer.len() + self.session.queued_bytes()).is_err() {
-                self.encoder.error(RequestBudgetExhausted::REPLY);
-                self.flush(stream).await?;
-                return Ok(AfterCommand::Close);
+        };
+        if read == 0 {
+            return Ok(Some(EndOfInput::Connection(AfterCommand::Close)));
+        }
+        self.note_read(buffer);
+        // No command begins like this; the parser would wait for its end.
+        if mem::take(is_first) && begins_tls(buffer) {
+            log_unexpected_tls(ListenerKind::Resp);
+            return Ok(Some(EndOfInput::Connection(AfterCommand::CutOff)));
+        }
+        Ok(None)
+    }
+
+    /// Runs the whole commands that have arrived.
+    async fn run_input(
+        &mut self,
+        input: &mut PendingInput,
+        stream: &mut ClientStream,
+    ) -> io::Result<AfterCommand> {
+        let next = self.run_commands(&mut input.buffer, stream).await?;
+        if next != AfterCommand::Continue {
+            return Ok(next);
+        }
+        if input.budget.set_len(input.buffer.len() + self.session.queued_bytes()).is_err() {
+            self.encoder.error(RequestBudgetExhausted::REPLY);
+            self.flush(stream).await?;
+            return Ok(AfterCommand::Close);
+        }
+        Ok(AfterCommand::Continue)
+    }
+
+    async fn end(
+        &mut self,
+        end: EndOfInput,
+        mut input: PendingInput,
+        stream: &mut ClientStream,
+    ) -> io::Result<AfterCommand> {
+        match end {
+            EndOfInput::Connection(next) => Ok(next),
+            EndOfInput::Drain => {
+                poll_grace().await;
+                self.run_remaining(&mut input.buffer, stream).await
             }
         }
-        poll_grace().await;
-        self.run_remaining(&mut buffer, stream).await
     }
 
     /// Makes room for the next read. A client that sends a few bytes at a time, and one that sends
