@@ -1,0 +1,115 @@
+// Parts of the client that the shared cases do not reach.
+import assert from "node:assert/strict";
+import { createServer } from "node:net";
+import test from "node:test";
+
+import { Denied, Tidegate } from "tidegate";
+
+import { LocalShares, MAX_LIMITS, parseLimit, SLOTS } from "../dist/local.js";
+import { Server } from "./harness.mjs";
+
+test("the notation gives capacity and recovery", () => {
+    const expected = {
+        "5/min": [5, 60e3],
+        "10/30s": [10, 30e3],
+        "100/s burst 20": [20, 200],
+        "leaky-bucket 10/s capacity 30 queue": [30, 3e3],
+        "fixed-window 1000/d tz Asia/Shanghai": [1000, 864e5],
+        "sliding-window 240/1h precision 1m": [240, 36e5],
+        "2/5days": [2, 5 * 864e5],
+        "0/s burst 5": [0, 1e3],
+    };
+    for (const [text, [capacity, recoveryMs]] of Object.entries(expected)) {
+        assert.deepEqual(parseLimit(text), { capacity, recoveryMs }, text);
+    }
+    assert.equal(parseLimit("concurrency 20 lease 30s"), null);
+    for (const text of ["5", "5/fortnight", "-1/s", "1.5/s", ""]) {
+        assert.throws(() => parseLimit(text), TypeError, text);
+    }
+});
+
+test("a share recovers with time and never exceeds itself", () => {
+    const shares = new LocalShares(0.5, { a: ["10/s"] });
+    const allowed = [];
+    for (let now = 0; now < 10_000; now += 7) {
+        if (shares.decide([{ rule: "a", key: "k" }], now).allowed) allowed.push(now);
+    }
+    for (const start of allowed) {
+        assert.ok(allowed.filter((at) => at >= start && at < start + 1000).length <= 10);
+    }
+    assert.ok(allowed.length >= 50);
+});
+
+test("the state is bounded", () => {
+    const shares = new LocalShares(1, { a: ["1/h"] });
+    let admitted = 0;
+    for (let i = 0; i < 3 * SLOTS; i++) {
+        if (shares.decide([{ rule: "a", key: `user-${i}` }], 0).allowed) admitted++;
+    }
+    assert.ok(admitted <= SLOTS && admitted > SLOTS / 2, `${admitted}`);
+    let last;
+    for (let i = 1; i < MAX_LIMITS + 10; i++) {
+        last = shares.decide([{ limit: `5/${i}s`, key: "k" }], 0);
+    }
+    assert.deepEqual([last.allowed, shares.size], [false, MAX_LIMITS]);
+});
+
+test("rules in shadow mode never deny, and changed limits start anew", () => {
+    const shares = new LocalShares(1, {});
+    shares.learn([{ name: "s", limits: ["0/s"], shadow: true }]);
+    assert.ok(shares.decide([{ rule: "s" }], 0).allowed);
+    for (const [limit, expected] of [["1/h", true], ["1/h", false], ["2/h", true]]) {
+        shares.learn([{ name: "r", limits: [limit] }]);
+        assert.equal(shares.decide([{ rule: "r" }], 0).allowed, expected);
+    }
+});
+
+test("a silent server is called by few", async () => {
+    let accepted = 0;
+    const listener = createServer(() => accepted++).listen(0, "127.0.0.1");
+    await new Promise((resolve) => listener.once("listening", resolve));
+    const url = `http://127.0.0.1:${listener.address().port}`;
+    const client = new Tidegate({ url, deadlineMs: 50, onNoAnswer: "deny" });
+    for (let i = 0; i < 200; i++) {
+        const { source, allowed } = await client.check("login", "k");
+        assert.deepEqual([source, allowed], ["none", false]);
+    }
+    assert.ok(accepted >= 5 && accepted < 50, `${accepted} connections`);
+    listener.close();
+});
+
+test("a restarted server decides, and calls in turn share a connection", async () => {
+    const server = await Server.start();
+    try {
+        const client = new Tidegate({ url: server.url, deadlineMs: 5000, onNoAnswer: "deny" });
+        for (let i = 0; i < 20; i++) await client.check("load", "k");
+        const metrics = await (await fetch(`${server.url}/metrics`)).text();
+        const open = Number(/tidegate_connections\{listener="http"\} (\d+)/.exec(metrics)[1]);
+        assert.ok(open <= 3, `${open} connections`);
+        await server.kill();
+        await server.start();
+        let decision = await client.check("load", "k");
+        if (decision.source === "none") decision = await client.check("load", "k");
+        assert.equal(decision.source, "memory");
+    } finally {
+        await server.close();
+    }
+});
+
+test("work that throws or commits nothing is cancelled, and a denial is thrown", async () => {
+    const server = await Server.start();
+    try {
+        const client = new Tidegate({ url: server.url, deadlineMs: 5000 });
+        const checks = [{ rule: "work", key: "a", cost: 900 }];
+        const peek = async () => (await client.check("work", "a", { cost: 0 })).remaining;
+        const work = async () => {
+            assert.equal(await peek(), 100);
+            await assert.rejects(client.using(checks, {}, async () => 1), Denied);
+            throw new RangeError("the work failed");
+        };
+        await assert.rejects(client.using(checks, {}, work), RangeError);
+        assert.equal(await peek(), 1000);
+    } finally {
+        await server.close();
+    }
+});
