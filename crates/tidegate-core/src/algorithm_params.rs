@@ -3,14 +3,13 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::bucket::{Bucket, BucketLevel};
+use crate::bucket::Bucket;
 use crate::builder::{LimitBuilder, default_precision};
 use crate::concurrency::Concurrency;
-use crate::fixed_window::{FixedWindow, Window, WindowCount};
+use crate::fixed_window::{FixedWindow, Window};
 use crate::invalid_limit::{InvalidLimit, LimitField};
-use crate::sliding_counter::{CounterPair, SlidingCounter};
+use crate::sliding_counter::SlidingCounter;
 use crate::sliding_log::SlidingLog;
-use crate::state::{Kind, State};
 use crate::stepped_bucket::SteppedBucket;
 use crate::{Algorithm, Cost, Holds, Limit, Micros, Moment, Span, Standing, Verdict};
 
@@ -140,22 +139,6 @@ impl Limit {
         self.charge(&mut state, at, cost, None);
         let Standing { remaining, reset_after, .. } = self.standing(state.as_ref(), &holds, at);
         Verdict { remaining, reset_after, ..verdict }
-    }
-
-    fn stored_state(&self, numbers: &[u64]) -> Option<State> {
-        if numbers.iter().all(|number| *number == 0) {
-            return None;
-        }
-        Some(State(match (&self.params, numbers) {
-            (AlgorithmParams::Bucket(_), &[units, at, last]) => {
-                Kind::Level(BucketLevel { units, at, last })
-            }
-            (AlgorithmParams::Fixed(_), &[used, start]) => Kind::Count(WindowCount { used, start }),
-            (AlgorithmParams::Approximate(_), &[previous, present, index]) => {
-                Kind::Pair(CounterPair { previous, present, index })
-            }
-            _ => return None,
-        }))
     }
 }
 

@@ -25,7 +25,8 @@
 //! - `algorithm_params` derives the numbers of a limit, `queue_estimate` the wait in a queue.
 //! - One file per algorithm: `bucket`, `stepped_bucket`, `fixed_window`, `sliding_log`,
 //!   `sliding_counter`, `concurrency`, each an `Arithmetic` over its own kind of [`State`].
-//! - [`Packed`]: a state as two numbers, and the decision in one step.
+//! - [`Packed`]: a state as two numbers, and the decision in one step. `stored`: limits and states
+//!   by the numbers that a store has of them.
 //! - [`Holds`]: permits that are held and not yet charged; `forecast` computes their expiry.
 //! - [`Micros`], [`Tick`], [`Moment`]: time. [`Cost`]: permits per request. [`Verdict`]: the
 //!   result.
@@ -59,6 +60,7 @@ mod sliding_log;
 mod span;
 mod state;
 mod stepped_bucket;
+mod stored;
 mod time;
 mod verdict;
 

@@ -17,8 +17,8 @@ pub(crate) struct SteppedBucket {
 /// Permits missing from the bucket as of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SteppedLevel {
-    used: u64,
-    step: u64,
+    pub(crate) used: u64,
+    pub(crate) step: u64,
 }
 
 impl SteppedBucket {
