@@ -15,6 +15,7 @@ const JAVA: &str = "is a test itself, and needs Java";
 const ROOT: &str = "needs root and systemd; the operations tests check the unit";
 /// The policy of a server that names none.
 const SAMPLE: &str = "crates/tidegate-server/src/policy/sample.yaml";
+const MODULE: &str = "docs/operate/module.md";
 const SCRIPTS: &str = "docs/reference/redis-scripts.md";
 
 /// Pages that are run here, the programs and the ports that they need.
@@ -44,13 +45,14 @@ const RUN: [(&str, &[&str], &[u16]); 22] = [
 ];
 
 /// Commands that no test runs: page, start of the command, reason.
-const NOT_RUN: [(&str, &str, &str); 22] = [
+const NOT_RUN: [(&str, &str, &str); 23] = [
     ("README.md", INSTALL, "a build of minutes"),
     ("README.zh-CN.md", INSTALL, "a build of minutes"),
     ("COMPARE.md", "bench/peers/", "downloads and builds other rate limiters, and measures them"),
     ("docs/start/server.md", INSTALL, "a build of minutes"),
     ("docs/operate/console.md", "xdg-open", "`console_browser` opens the pages in Chromium"),
     ("docs/operate/console.md", "TIDEGATE_TOKEN_FILE=", "all interfaces; see `console`"),
+    (MODULE, "cargo build", "the test has the library of its own build"),
     ("docs/operate/operations.md", "sudo dpkg", ROOT),
     ("docs/operate/operations.md", "sudo editor", ROOT),
     ("docs/operate/operations.md", "sudo systemctl enable", ROOT),
@@ -70,8 +72,9 @@ const NOT_RUN: [(&str, &str, &str); 22] = [
 ];
 
 /// Pages that other tests run.
-const RUN_ELSEWHERE: [(&str, &str); 4] = [
+const RUN_ELSEWHERE: [(&str, &str); 5] = [
     ("README.zh-CN.md", "crates/testkit/tests/tree/chinese.rs"),
+    (MODULE, "crates/tidegate-module/tests/it/page.rs"),
     ("docs/use/choosing-a-limit.md", "crates/tidegate-cli/tests/it/simulate.rs"),
     ("docs/use/clients.md", "crates/tidegate-cli/tests/it/client_snippets.rs"),
     ("docs/zh-CN/choosing-a-limit.md", "crates/testkit/tests/tree/chinese.rs"),
