@@ -6,6 +6,7 @@ use tidegate::{Limit, Limiter};
 use tidegate_redis::Redis;
 use tokio::time::{Instant, sleep};
 
+use crate::redis::RedisServer;
 use crate::timing::HANG;
 
 /// HMAC secret of every engine in these tests.
@@ -15,6 +16,18 @@ pub const TEST_TIMEOUT: Duration = HANG;
 
 pub fn engine(url: &str) -> Redis {
     Redis::builder(url).deadline(TEST_TIMEOUT).connect_deadline(TEST_TIMEOUT).build().unwrap()
+}
+
+/// Loads the library of functions, unless the server has no functions. Engines find it loaded, and
+/// load nothing in the background.
+pub fn preload_functions(server: &RedisServer) {
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut load = redis::cmd("FUNCTION");
+    load.arg("LOAD").arg(tidegate_redis::function_library());
+    let loaded = load.query::<String>(&mut client.get_connection().unwrap());
+    if let Err(error) = loaded {
+        assert!(error.to_string().contains("unknown command"), "{error}");
+    }
 }
 
 /// Checks once at `url`; panics unless the check is allowed.

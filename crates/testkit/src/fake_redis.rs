@@ -3,7 +3,7 @@
 //! It is also a sentinel that names itself, and a Cluster of one node.
 
 use std::io;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -77,6 +77,7 @@ struct Shared {
     views: AtomicUsize,
     /// Port of the primary of all slots.
     primary: AtomicU16,
+    has_functions: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -101,6 +102,7 @@ impl FakeRedis {
             scripts: Mutex::default(),
             views: AtomicUsize::new(0),
             primary: AtomicU16::new(port),
+            has_functions: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
         let accepting = tokio::spawn(async move {
@@ -125,7 +127,12 @@ impl FakeRedis {
         self.port
     }
 
-    /// Sets the replies to `EVALSHA` and `EVAL`.
+    /// Accepts `FUNCTION LOAD`. Without that, the command is unknown.
+    pub fn set_functions(&self) {
+        self.shared.has_functions.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the replies to `EVALSHA` or `FCALL`, and to `EVAL`.
     pub fn set_replies(&self, evalsha: FakeReply, eval: FakeReply) {
         *self.shared.replies.lock().unwrap() = Replies { evalsha, eval };
     }
@@ -170,7 +177,7 @@ impl Shared {
         let word = |place: usize| words.get(place).map_or("", String::as_str);
         let name = word(0).to_ascii_uppercase();
         match &*name {
-            "EVALSHA" | "EVAL" => {
+            "EVALSHA" | "EVAL" | "FCALL" => {
                 let replies = self.replies.lock().unwrap().clone();
                 let mut reply = if name == "EVAL" { replies.eval } else { replies.evalsha };
                 // The keys are followed by the protocol version and the operation. `lean.lua` has
@@ -193,6 +200,9 @@ impl Shared {
                     reply.bytes = text.replace("{next}", &next.to_string()).into();
                 }
                 reply
+            }
+            "FUNCTION" if self.has_functions.load(Ordering::Relaxed) => {
+                FakeReply::new(bulk("tidegate"))
             }
             "PING" if words.len() > 1 => FakeReply::new(bulk(word(1))),
             "PING" => FakeReply::new("+PONG\r\n"),

@@ -120,6 +120,17 @@ impl RedisServer {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
+    /// Number of calls of a command, such as `get`, also by scripts.
+    pub fn calls(&self, command: &str) -> u64 {
+        calls_in(&self.cli(&["INFO", "commandstats"]), command)
+    }
+
+    /// Number of scripts and functions called.
+    pub fn script_calls(&self) -> u64 {
+        let stats = self.cli(&["INFO", "commandstats"]);
+        SCRIPT_COMMANDS.iter().map(|command| calls_in(&stats, command)).sum()
+    }
+
     /// Makes this server a replica of `primary` and returns once it is synchronised: a primary
     /// killed earlier takes its data with it.
     pub fn replica_of(&self, primary: &Self) {
@@ -185,6 +196,20 @@ impl Drop for RedisServer {
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// Whether the server has functions.
+pub fn has_functions(server: &RedisServer) -> bool {
+    !server.cli(&["FUNCTION", "LIST"]).contains("unknown command")
+}
+
+/// The commands that run a script or a function, in lower case.
+pub const SCRIPT_COMMANDS: [&str; 3] = ["evalsha", "eval", "fcall"];
+
+/// Number of calls of a command in the text of `INFO commandstats`.
+fn calls_in(stats: &str, command: &str) -> u64 {
+    let rest = stats.split_once(&format!("cmdstat_{command}:calls=")).map_or("0", |(_, rest)| rest);
+    rest.split(',').next().unwrap().parse().unwrap()
 }
 
 const INSTALL: &str = "run ./test, which installs Redis, or set TIDEGATE_REDIS_SERVER";

@@ -27,6 +27,7 @@ local MAX_LIMITS = 1024
 local MAX_CHECKS = 1024
 local MAX_TIMES = 65536
 
+begin_call()
 if argument('protocol') ~= '1' then
   fail('unsupported protocol version; use the script of your version')
 end

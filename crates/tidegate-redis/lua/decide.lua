@@ -44,6 +44,7 @@
 
 local HOUR_US = 3600000000
 
+begin_call()
 if argument('protocol') ~= '1' then
   fail('unsupported protocol version; use the script of your version')
 end
@@ -114,16 +115,14 @@ end
 
 local reply = { 1, now, 0, 0, '' }
 local function add_verdicts(verdicts)
-  for _, v in ipairs(verdicts) do
-    for j = 1, 7 do
-      local n = v[j]
-      if n == true then
-        n = 1
-      elseif n == false then
-        n = 0
-      end
-      table.insert(reply, n)
+  local n = #reply
+  for i = 1, #verdicts do
+    local v = verdicts[i]
+    reply[n + 1] = v[1] and 1 or 0
+    for j = 2, 7 do
+      reply[n + j] = v[j]
     end
+    n = n + 7
   end
 end
 
@@ -269,7 +268,7 @@ end
 if op == 'check' or op == 'peek' or makes_hold then
   local verdicts, allowed, is_free = {}, true, true
   for i, part in ipairs(parts) do
-    verdicts[i] = forecast.look(part, part.cost)
+    verdicts[i] = forecast.look(part, part.cost, part.cost > 0)
     allowed = allowed and (verdicts[i][1] or part.is_shadow)
     is_free = is_free and part.cost == 0
   end
@@ -277,7 +276,8 @@ if op == 'check' or op == 'peek' or makes_hold then
     return { 5, now, count_active(members_of(record_key)) > 0 and 1 or 0 }
   end
   if op == 'peek' or not allowed or is_free then
-    for _, part in ipairs(parts) do
+    for i, part in ipairs(parts) do
+      verdicts[i][5] = verdicts[i][5] or forecast.reset_after(forecast.view(part))
       -- So many holds have ended that reading them in every call would cost more than a write.
       if part.ended and part.ended.more then
         forecast.expire(part)
@@ -310,6 +310,7 @@ if op == 'check' or op == 'peek' or makes_hold then
       for j = 4, 7 do
         verdicts[i][j] = after[j]
       end
+      part.resets = after[5]
     end
     if part.is_held then
       table.insert(members, member)

@@ -15,8 +15,7 @@ local NO_STAMP = string.rep('\0', 8)
 
 -- Set by the last file: the instant; operations on a hold, which need no limit of the caller; those
 -- that do not charge.
-local now
-local keeps_limit, only_reads = false, false
+local now, keeps_limit, only_reads
 
 local function has(flags, flag)
   return flags % (2 * flag) >= flag

@@ -274,8 +274,8 @@ function forecast.delay(entry, s)
 end
 
 -- The verdict on `cost`: allowed, retry_after (-1 never), delay, remaining, reset_after, used,
--- held.
-function forecast.look(part, cost)
+-- held. `is_first`: if it is allowed, `reset_after` is left out, since a charge follows.
+function forecast.look(part, cost, is_first)
   local view = forecast.view(part)
   local used = forecast.used(part, view.s, view.at)
   local capacity = part.limit.capacity
@@ -292,5 +292,6 @@ function forecast.look(part, cost)
   if not allowed and retry == 0 then
     retry = 1 -- ended holds that are not counted yet will be counted by the next call
   end
-  return { allowed, retry, delay, remaining, forecast.reset_after(view), used, view.held }
+  local resets = not (is_first and allowed) and forecast.reset_after(view)
+  return { allowed, retry, delay, remaining, resets, used, view.held }
 end

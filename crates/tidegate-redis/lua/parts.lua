@@ -4,11 +4,16 @@ local DAY_MS = 86400000
 local MAX_PARTS = 64
 local EXTRA_LOG, EXTRA_HOLDS = 1, 2 -- extra keys of a state
 
-local is_test = false
+local is_test, has_written, position, key_count
+
+-- A function keeps its variables from one call to the next.
+local function begin_call()
+  is_test, has_written, position, key_count = false, false, 0, 0
+  keeps_limit, only_reads = false, false
+end
 
 -- Arguments and keys, one after the other.
 
-local position = 0
 local function argument(name)
   position = position + 1
   local text = ARGV[position]
@@ -21,7 +26,6 @@ local function numeric(name, least, most)
   return number(argument(name), name, least, most)
 end
 
-local key_count = 0
 local function key()
   key_count = key_count + 1
   return KEYS[key_count] or fail('missing keys')
@@ -210,7 +214,6 @@ local function prepare(part)
   end
 end
 
-local has_written = false
 local function save(part)
   local keys, found = part.keys, part.found
   if not part.value then

@@ -18,8 +18,17 @@ end
 -- An integer in decimal digits, from `least` (0) to `most` (2^53 - 1). Other texts that `tonumber`
 -- accepts are refused: `nan`, with which every comparison is false, signs, fractions, hexadecimals.
 local find = string.find
+local MAX_PARSED = 512
+local parsed, parsed_count = {}, 0 -- a function reads the same limits again and again
 local function number(text, name, least, most)
-  local n = not find(text, '%D') and tonumber(text)
+  local n = parsed[text]
+  if not n then
+    n = not find(text, '%D') and tonumber(text)
+    if parsed_count == MAX_PARSED then
+      parsed, parsed_count = {}, 0
+    end
+    parsed[text], parsed_count = n or nil, parsed_count + 1
+  end
   if not n or n < (least or 0) or n > (most or MAX) then
     fail('bad number for ' .. name)
   end

@@ -15,6 +15,7 @@ use crate::cross_slot::abandoned_holds::AbandonedHolds;
 use crate::durability::data_loss::DataLossLog;
 use crate::engine::Redis;
 use crate::executor::ScriptExecutor;
+use crate::protocol::functions::FunctionSupport;
 use crate::protocol::hold_hints::HoldHints;
 use crate::protocol::keys::{HashSecret, KeyNames};
 use crate::protocol::namespace_secret::NamespaceSecret;
@@ -47,6 +48,7 @@ pub struct RedisBuilder {
     force_cross_slot: bool,
     batches: bool,
     uses_lean: bool,
+    uses_functions: bool,
 }
 
 impl Redis {
@@ -84,6 +86,7 @@ impl RedisBuilder {
             force_cross_slot: false,
             batches: true,
             uses_lean: true,
+            uses_functions: true,
         }
     }
 
@@ -157,6 +160,14 @@ impl RedisBuilder {
         self
     }
 
+    /// Sends scripts also to a server that has functions (tests).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn test_no_functions(mut self) -> Self {
+        self.uses_functions = false;
+        self
+    }
+
     /// Builds the engine. It connects in the background, now and whenever the connection is lost.
     /// The files that the URL names are read now, and again for every connection.
     pub fn build(self) -> Result<Redis, InvalidSettings> {
@@ -187,7 +198,8 @@ impl RedisBuilder {
             true => BatchMode::SameKeys,
         };
         let secret = NamespaceSecret::new(self.secret, router.clone(), &names, data_loss.clone());
-        let sender = ScriptSender { router, test_clock: self.test_clock };
+        let functions = FunctionSupport::new(self.uses_functions);
+        let sender = ScriptSender { router, test_clock: self.test_clock, functions };
         let batcher = Batcher::new(sender.clone(), mode);
         Ok(Redis {
             secret,

@@ -40,6 +40,8 @@ struct TopologyCase {
     max_sent: fn(Duration) -> usize,
     /// Upper bound of scripts sent for redirects that lead nowhere. `None` without redirects.
     hops: Option<usize>,
+    /// The general script is a function.
+    has_functions: bool,
 }
 
 const ONE: TopologyCase = TopologyCase {
@@ -48,7 +50,11 @@ const ONE: TopologyCase = TopologyCase {
     retried: &[],
     max_sent: |_| 1,
     hops: None,
+    has_functions: false,
 };
+
+const WITH_FUNCTIONS: TopologyCase =
+    TopologyCase { name: "one server with functions", has_functions: true, ..ONE };
 
 const SENTINEL: TopologyCase = TopologyCase {
     name: "sentinels",
@@ -56,7 +62,7 @@ const SENTINEL: TopologyCase = TopologyCase {
     retried: &["READONLY", "LOADING", "MASTERDOWN", "REDIRECT"],
     // With pauses of 5 ms.
     max_sent: |span| 1 + span.as_millis() as usize / 5,
-    hops: None,
+    ..ONE
 };
 
 const CLUSTER: TopologyCase = TopologyCase {
@@ -66,6 +72,7 @@ const CLUSTER: TopologyCase = TopologyCase {
     // With pauses that double from 1 ms to at least 16.
     max_sent: |span| 6 + span.as_millis() as usize / 16,
     hops: Some(9),
+    ..ONE
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,6 +88,11 @@ async fn every_reply_of_a_primary_behind_sentinel_ends_in_a_typed_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_reply_of_a_cluster_ends_in_a_typed_error() {
     try_all_replies(CLUSTER).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_reply_to_a_function_ends_in_a_typed_error() {
+    try_all_replies(WITH_FUNCTIONS).await;
 }
 
 /// The script cache of the server was flushed.
@@ -164,9 +176,19 @@ enum ChargeState {
 async fn try_reply(topology: TopologyCase, case: ReplyCase, op: TestedOp) -> Option<usize> {
     let what = format!("{}: {} {op:?}", topology.name, case.name);
     let fake = FakeRedis::start().await;
+    if topology.has_functions {
+        fake.set_functions();
+    }
     let engine = Redis::builder(&(topology.url)(fake.port())).deadline(DEADLINE).build().unwrap();
     if !wait_until_working(&engine, op, &what).await {
         return None;
+    }
+    // A plain check is never a function.
+    let calls_functions = topology.has_functions && op != TestedOp::Check;
+    while calls_functions && !fake.scripts().iter().any(|script| script.starts_with("FCALL")) {
+        if !wait_until_working(&engine, op, &what).await {
+            return None;
+        }
     }
     fake.scripts();
 
@@ -211,7 +233,9 @@ async fn try_reply(topology: TopologyCase, case: ReplyCase, op: TestedOp) -> Opt
             return None;
         }
         assert_eq!(charged, expected, "{what}: {error}");
-        assert!((1..=case.sent).contains(&sent.len()), "{what}: sent {sent:?}");
+        // A function that was refused is sent as a script.
+        let refused = usize::from(calls_functions && case.charged == ChargeState::Nothing);
+        assert!((1..=case.sent + refused).contains(&sent.len()), "{what}: sent {sent:?}");
     }
 
     fake.set_replies(FakeReply::good(), FakeReply::good());
@@ -253,6 +277,7 @@ fn cases() -> Vec<ReplyCase> {
     let error = |(line, charged): (String, ChargeState)| ReplyCase { charged, ..refusal(&line) };
     let mut cases: Vec<ReplyCase> = errors().map(error).collect();
     cases.push(ReplyCase { sent: 2, ..refusal("NOSCRIPT for the text too") });
+    cases.push(ReplyCase { sent: 2, ..refusal("ERR Function not found") });
     // The script requests the calendar again each time; the lean one is sent before.
     cases.push(ReplyCase { sent: 7, ..refused("status 0", "*2\r\n:0\r\n:1700000000000000\r\n") });
     cases.extend(

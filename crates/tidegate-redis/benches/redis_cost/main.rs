@@ -288,9 +288,12 @@ async fn parts_of_a_check(bench: &Bench) -> Row {
         let script = bench.script(prefix, &format!("{text} return 1"), [1, 1, 1]).await;
         contenders.push(Contender { name, ..script });
     }
-    let general = bench.redis("general-check").test_no_batching().test_no_lean_script();
+    let general = |namespace| bench.redis(namespace).test_no_batching().test_no_lean_script();
+    let script = general("general-script").test_no_functions().build().unwrap();
+    let function = general("general-function").build().unwrap();
     contenders.push(checks("lean script", bench.single("lean"), &[AMPLE]));
-    contenders.push(checks("general script", general.build().unwrap(), &[AMPLE]));
+    contenders.push(checks("general script", script, &[AMPLE]));
+    contenders.push(checks("general script as a function", function, &[AMPLE]).at_most(3.9));
     Row { title: "parts of a check", tasks: 64, keys: Keys::Uniform(10_000), contenders }
 }
 

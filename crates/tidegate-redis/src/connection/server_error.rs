@@ -16,14 +16,14 @@
 //! | `READONLY` | at the first write: the server has become a replica | `Replica` |
 //! | `MASTERDOWN` | before it begins, or at the first read: a replica that has lost its primary | `Replica` |
 //! | `REDIRECT` | before it begins: a replica of Valkey names its primary | `Replica` |
-//! | `NOSCRIPT` | before it begins: the server does not have the script | `NoScript` |
+//! | `NOSCRIPT`, `ERR Function not found` | before it begins: the server does not have the script | `NoScript` |
 //! | `NOAUTH`, `DENIED` | before it begins: a password is required, or another network | `AuthRequired` |
 //! | `WRONGPASS` | to a login, never to a script | `NotExecuted` |
 //! | `NOPERM` | before it begins: no permission for this command or these keys | `NotExecuted` |
-//! | `NOPERM` about a command other than `EVAL` | inside a script: no permission for one of its commands | `MaybeExecuted` |
+//! | `NOPERM` about a command other than `EVAL` and `FCALL` | inside a script: no permission for one of its commands | `MaybeExecuted` |
 //! | `BUSY` | before it begins: another script has been running for long | `NotExecuted` |
-//! | `OOM` | at the first write: later ones are not refused for that | `NotExecuted` |
-//! | `MISCONF`, `NOREPLICAS` | at the first write: disk errors, or too few replicas. Neither changes while a script runs | `NotExecuted` |
+//! | `OOM` | at the first write: later ones are not refused for that. To a function, before it begins | `NotExecuted` |
+//! | `MISCONF`, `NOREPLICAS` | at the first write, or before a function begins: disk errors, or too few replicas. Neither changes while a script runs | `NotExecuted` |
 //! | `WRONGTYPE` | while it reads: every key is read before the first write | `ForeignState` |
 //! | `CROSSSLOT` | before it begins: the keys are in several slots | `NotExecuted` |
 //! | `EXECABORT`, `NOPROTO`, `NOTBUSY`, `INPROG`, `BUSYKEY` | to commands that this client does not send | `NotExecuted` |
@@ -56,7 +56,7 @@ pub(crate) enum ErrorClass {
     Replica,
     /// The server is still loading its data.
     Loading,
-    /// The server does not have the script.
+    /// The server does not have the script, or the function.
     NoScript,
     /// The server requires a login, or another network.
     AuthRequired,
@@ -101,6 +101,9 @@ pub(crate) const BY_PREFIX: [(&str, ErrorClass); 24] = [
 const ERR_BEFORE_EXECUTION: [&str; 3] =
     ["unknown command", "wrong number of arguments", "max number of clients reached"];
 
+/// The text of the `ERR` for a function that the server does not have.
+const FUNCTION_NOT_FOUND: &str = "Function not found";
+
 /// Lua's error for a value that is shorter than a state. The scripts unpack only stored values.
 const LUA_UNPACK_TOO_SHORT: &str = "to 'unpack' (data string too short)";
 
@@ -120,8 +123,9 @@ impl ErrorClass {
             return *class;
         }
         match word {
-            "NOPERM" if text.contains(" run the ") && !names_eval(text) => Self::MaybeExecuted,
+            "NOPERM" if text.contains(" run the ") && !names_script(text) => Self::MaybeExecuted,
             "NOPERM" => Self::NotExecuted,
+            "ERR" if text.starts_with(FUNCTION_NOT_FOUND) => Self::NoScript,
             "ERR" if ERR_BEFORE_EXECUTION.iter().any(|beginning| text.starts_with(beginning)) => {
                 Self::NotExecuted
             }
@@ -150,6 +154,44 @@ impl ErrorClass {
     }
 }
 
+/// Why `FCALL` was refused, if the script may be accepted. Nothing was executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FunctionRefusal {
+    /// The server does not have the function.
+    NotLoaded,
+    /// The server has no functions, or this user may not call them.
+    NotAvailable,
+    /// The server takes no writes, for example because it is full. It refuses a function before it
+    /// begins, and a script only when it writes: denials can still be decided.
+    ThisCall,
+}
+
+impl FunctionRefusal {
+    pub(crate) fn of(error: &RedisError) -> Option<Self> {
+        let text = error.detail().unwrap_or_default().to_ascii_lowercase();
+        match (ErrorClass::of(error), error.code()) {
+            (ErrorClass::NoScript, Some("ERR")) => Some(Self::NotLoaded),
+            (ErrorClass::NotExecuted, Some("OOM" | "MISCONF" | "NOREPLICAS")) => {
+                Some(Self::ThisCall)
+            }
+            (ErrorClass::NotExecuted, Some("ERR" | "NOPERM")) if text.contains("fcall") => {
+                Some(Self::NotAvailable)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether `FUNCTION LOAD` failed because the server has the library.
+pub(crate) fn is_loaded_already(error: &RedisError) -> bool {
+    error.detail().is_some_and(|text| text.starts_with("Library '") && text.contains("exists"))
+}
+
+/// Whether this user may not run the command.
+pub(crate) fn lacks_permission(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM")
+}
+
 /// What to do about an error that every call gets.
 pub(crate) fn remedy(error: &RedisError) -> Option<&'static str> {
     let (word, text) = (error.code()?, error.detail().unwrap_or_default());
@@ -169,14 +211,16 @@ pub(crate) fn remedy(error: &RedisError) -> Option<&'static str> {
     })
 }
 
-fn names_eval(text: &str) -> bool {
-    text.to_ascii_lowercase().contains("'eval")
+fn names_script(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    ["'eval", "'fcall"].iter().any(|command| text.contains(command))
 }
 
 /// The error inside a script, after `ERR` and possibly the position in the script.
 fn error_inside(text: &str) -> Option<(&str, &str)> {
     // From version 7 on, the position comes last.
-    let after = text.rsplit_once("user_script:").and_then(|(_, rest)| {
+    let position = ["user_script:", "user_function:"].into_iter().find(|word| text.contains(word));
+    let after = position.and_then(|word| text.rsplit_once(word)).and_then(|(_, rest)| {
         rest.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(':')
     });
     let found = after.unwrap_or(text).trim_start().trim_start_matches('-');

@@ -2,6 +2,7 @@
 //! Imports: connection, durability, topology.
 
 pub(crate) mod encode;
+pub(crate) mod functions;
 pub(crate) mod hold_hints;
 pub(crate) mod hold_record;
 pub(crate) mod keys;

@@ -4,8 +4,11 @@
 //! with all of them for calls that mix algorithms. Each exists twice: for many checks at once, and
 //! for one call of any kind. Redis parses a script once, but executes all of it on every call, so a
 //! short one is faster.
+//!
+//! A server that has functions defines all of that once: there, one library has the two scripts
+//! with all algorithms as functions.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use tidegate::Algorithm;
 
@@ -50,6 +53,51 @@ pub fn lean_script() -> &'static str {
     &lean().text
 }
 
+/// The library with [`decide_script`] and [`checks_script`] as functions, for `FUNCTION LOAD`. Its
+/// name and those of its functions contain its digest, so two versions can share a server.
+///
+/// ```
+/// let text = tidegate_redis::function_library();
+/// assert!(text.starts_with("#!lua name=tidegate_"));
+/// ```
+pub fn function_library() -> &'static str {
+    &LIBRARY.text
+}
+
+pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(Library::compose);
+
+/// The general scripts as functions.
+pub(crate) struct Library {
+    pub(crate) text: String,
+    decide: String,
+    checks: String,
+}
+
+impl Library {
+    /// While a library is loaded, Lua's own libraries are missing. So the first call defines what
+    /// all calls use.
+    fn compose() -> Self {
+        let files = [&[PRELUDE], ALL_ALGORITHMS, SHARED].concat().join("\n");
+        let body = format!(
+            "local KEYS, ARGV, calls\nlocal function define()\n{files}\nlocal made = {{}}\n\
+             function made.decide()\n{DECIDE}\nend\nfunction made.checks()\n{CHECKS}\nend\n\
+             return made\nend\n"
+        );
+        let digest = sha1_smol::Sha1::from(&body).digest().to_string();
+        let name = |call: &str| format!("tidegate_{call}_{}", &digest[..16]);
+        let register = |call: &str| {
+            let name = name(call);
+            format!(
+                "redis.register_function('{name}', function(keys, args)\n  KEYS, ARGV = keys, args\n  \
+                 calls = calls or define()\n  return calls.{call}()\nend)\n"
+            )
+        };
+        let functions = register("decide") + &register("checks");
+        let text = format!("#!lua name=tidegate_{}\n{body}{functions}", &digest[..16]);
+        Self { text, decide: name("decide"), checks: name("checks") }
+    }
+}
+
 pub(crate) fn lean() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new(LEAN.into()))
@@ -60,6 +108,8 @@ pub(crate) fn lean() -> &'static Script {
 pub(crate) struct Script {
     pub(crate) text: String,
     pub(crate) digest: String,
+    /// The function of [`LIBRARY`] with the same arguments and the same reply, if there is one.
+    pub(crate) function: Option<&'static str>,
 }
 
 const PRELUDE: &str = include_str!("../../lua/prelude.lua");
@@ -77,6 +127,11 @@ const DECIDE: &str = include_str!("../../lua/decide.lua");
 const LEAN: &str = include_str!("../../lua/lean.lua");
 const CHECKS: &str = include_str!("../../lua/checks.lua");
 
+const ALL_ALGORITHMS: &[&str] =
+    &[BUCKET, STEPPED_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_COUNTER, CONCURRENCY];
+/// Between the algorithms and the last file.
+const SHARED: &[&str] = &[HOLDS, FORECAST, ENTRIES, PARTS];
+
 /// Which algorithms a script contains: one, or all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ScriptVariant {
@@ -92,7 +147,7 @@ impl Script {
 
     fn new(text: String) -> Self {
         let digest = sha1_smol::Sha1::from(&text).digest().to_string();
-        Self { text, digest }
+        Self { text, digest, function: None }
     }
 }
 
@@ -113,13 +168,13 @@ impl ScriptVariant {
     /// The script for a call of any kind.
     pub(crate) fn script(self) -> &'static Script {
         static SCRIPTS: OnceLock<Vec<(ScriptVariant, Script)>> = OnceLock::new();
-        self.find(SCRIPTS.get_or_init(|| Self::all(DECIDE)))
+        self.find(SCRIPTS.get_or_init(|| Self::all(DECIDE, &LIBRARY.decide)))
     }
 
     /// The script for many checks, which is shorter.
     pub(crate) fn checks(self) -> &'static Script {
         static SCRIPTS: OnceLock<Vec<(ScriptVariant, Script)>> = OnceLock::new();
-        self.find(SCRIPTS.get_or_init(|| Self::all(CHECKS)))
+        self.find(SCRIPTS.get_or_init(|| Self::all(CHECKS, &LIBRARY.checks)))
     }
 
     fn find(self, scripts: &[(Self, Script)]) -> &Script {
@@ -129,12 +184,12 @@ impl ScriptVariant {
         script
     }
 
-    fn all(last: &str) -> Vec<(Self, Script)> {
+    fn all(last: &str, function: &'static str) -> Vec<(Self, Script)> {
         let one = Algorithm::ALL.into_iter().map(Self::One);
-        one.chain([Self::All]).map(|variant| (variant, variant.compose(last))).collect()
+        one.chain([Self::All]).map(|variant| (variant, variant.compose(last, function))).collect()
     }
 
-    fn compose(self, last: &str) -> Script {
+    fn compose(self, last: &str, function: &'static str) -> Script {
         let algorithms: &[&str] = match self {
             Self::One(Algorithm::TokenBucket) => &[BUCKET, STEPPED_BUCKET],
             Self::One(Algorithm::LeakyBucket) => &[BUCKET],
@@ -142,10 +197,9 @@ impl ScriptVariant {
             Self::One(Algorithm::SlidingLog) => &[SLIDING_LOG],
             Self::One(Algorithm::SlidingWindow) => &[SLIDING_LOG, SLIDING_COUNTER],
             Self::One(Algorithm::Concurrency) => &[CONCURRENCY],
-            Self::All => {
-                &[BUCKET, STEPPED_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_COUNTER, CONCURRENCY]
-            }
+            Self::All => ALL_ALGORITHMS,
         };
-        Script::of(&[&[PRELUDE], algorithms, &[HOLDS, FORECAST, ENTRIES, PARTS, last]].concat())
+        let script = Script::of(&[&[PRELUDE], algorithms, SHARED, &[last]].concat());
+        Script { function: Some(function), ..script }
     }
 }

@@ -1,16 +1,19 @@
-//! Sends scripts to the servers that own their keys.
+//! Sends scripts to the servers that own their keys: the one place that decides by which command.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::Cmd;
 use tidegate::{Clock, SystemClock};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::connection::error::CallError;
-use crate::connection::server_error::ErrorClass;
+use crate::connection::server_error::{ErrorClass, FunctionRefusal};
 use crate::durability::replica_ack::{ConfirmableReply, SendVia};
 use crate::protocol::encode::ScriptTime;
-use crate::protocol::scripts::Script;
+use crate::protocol::functions::{CommandForm, FunctionSupport, LoadGuard};
+use crate::protocol::scripts::{LIBRARY, Script};
 use crate::topology::hash_slot::HashSlot;
 use crate::topology::router::Router;
 
@@ -20,10 +23,18 @@ pub(crate) struct ScriptSender {
     pub(crate) router: Router,
     /// Replaces the clock of Redis; for tests.
     pub(crate) test_clock: Option<Arc<dyn Clock>>,
+    pub(crate) functions: Arc<FunctionSupport>,
 }
 
 impl ScriptSender {
+    /// The deadline of `FUNCTION LOAD`, for which no call waits.
+    const LOAD_DEADLINE: Duration = Duration::from_secs(1);
+
     /// Runs a script whose keys are all in `slot`; `push` appends the keys and arguments.
+    ///
+    /// Sends `FCALL` if the script is a function on the servers, else `EVALSHA`, and `EVAL` to a
+    /// server that does not have the script. Each is sent only after the one before was refused
+    /// without being executed.
     pub(crate) async fn eval(
         &self,
         script: &Script,
@@ -37,6 +48,15 @@ impl ScriptSender {
             push(cmd.arg(script));
             cmd
         };
+        if let Some(function) = script.function
+            && self.command_form(slot) == CommandForm::Function
+        {
+            let fcall = command("FCALL", function);
+            let reply = self.router.send(until, slot, &fcall, via).await;
+            let Err(CallError::ServerError(error)) = &reply else { return reply };
+            let Some(refusal) = FunctionRefusal::of(error) else { return reply };
+            self.functions.refused(refusal, Instant::now());
+        }
         let evalsha = command("EVALSHA", &script.digest);
         match self.router.send(until, slot, &evalsha, via).await {
             // Nothing was executed: the server does not have the script yet.
@@ -48,6 +68,25 @@ impl ScriptSender {
             }
             reply => reply,
         }
+    }
+
+    /// How a script with a function is sent. Begins to load the library if that is due.
+    fn command_form(&self, slot: HashSlot) -> CommandForm {
+        let Ok(runtime) = Handle::try_current() else { return CommandForm::Script };
+        let (form, load) = self.functions.choose(Instant::now());
+        if let Some(guard) = load {
+            runtime.spawn(self.clone().load_library(slot, guard));
+        }
+        form
+    }
+
+    /// Loads the library on the server that owns `slot`. Replicas get it from there.
+    async fn load_library(self, slot: HashSlot, guard: LoadGuard) {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(&LIBRARY.text);
+        let until = Instant::now() + Self::LOAD_DEADLINE;
+        let reply = self.router.send(until, slot, &load, SendVia::Shared).await;
+        guard.finish(reply.map(drop), Instant::now());
     }
 
     /// The time to send with a script now.

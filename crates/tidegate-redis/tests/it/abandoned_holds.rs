@@ -35,19 +35,12 @@ async fn until_no_holds(limiter: &Limiter, key: &str) {
     timeout(TIMEOUT, waiting).await.expect("holds do not end");
 }
 
-/// Number of calls of a command.
-fn calls(server: &RedisServer, command: &str) -> u64 {
-    let info = server.cli(&["INFO", "commandstats"]);
-    let (_, rest) = info.split_once(&format!("cmdstat_{command}:calls=")).unwrap_or(("", "0"));
-    rest.split(',').next().unwrap().trim().parse().unwrap()
-}
-
 #[tokio::test]
 async fn a_reservation_dropped_in_flight_is_cancelled() {
     let server = RedisServer::start();
     let limiter = limiter(&server, TIMEOUT);
     limiter.check("k").peek().await.unwrap();
-    let before = calls(&server, "evalsha");
+    let before = server.script_calls();
     for round in 0..100 {
         let mut call = pin!(limiter.reserve("k", 1).into_future());
         for _ in 0..round % 5 {
@@ -60,7 +53,7 @@ async fn a_reservation_dropped_in_flight_is_cancelled() {
         }
     }
     // A call dropped before it is sent leaves no trace, so enough have to be sent.
-    assert!(calls(&server, "evalsha") > before + 20, "hardly any call was sent");
+    assert!(server.script_calls() > before + 20, "hardly any call was sent");
     until_no_holds(&limiter, "k").await;
 }
 
@@ -79,7 +72,7 @@ async fn a_named_hold_outlives_calls_of_its_name_that_are_dropped_in_flight() {
         engine.decide(Call { op, charges: &charges, idempotency_key: None })
     };
     let abandon = async || {
-        let before = calls(&server, "evalsha");
+        let before = server.script_calls();
         for round in 0..100 {
             let mut call = pin!(hold(round));
             for _ in 0..round % 5 {
@@ -93,7 +86,7 @@ async fn a_named_hold_outlives_calls_of_its_name_that_are_dropped_in_flight() {
                 tokio::task::yield_now().await;
             }
         }
-        assert!(calls(&server, "evalsha") > before + 20, "hardly any call was sent");
+        assert!(server.script_calls() > before + 20, "hardly any call was sent");
         // The drops are sent in the background.
         sleep(Duration::from_millis(300)).await;
     };
@@ -128,7 +121,7 @@ async fn a_reservation_without_a_reply_is_cancelled_when_the_server_works_again(
     assert!(matches!(lost, Err(Limited::NoAnswer(EngineError::Ambiguous(_)))), "{lost:?}");
     // The hold is made and cancelled right after it, so it may never be visible.
     let making = async {
-        while calls(&server, "zadd") == 0 {
+        while server.calls("zadd") == 0 {
             sleep(Duration::from_millis(5)).await;
         }
     };

@@ -47,13 +47,9 @@ fn limiter(engine: &Arc<Redis>, limit: &str) -> Limiter {
 
 /// Number of scripts called since the last time.
 fn scripts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = server.script_calls();
     server.cli(&["CONFIG", "RESETSTAT"]);
-    let calls = |name: &str| {
-        let rest = stats.split_once(&format!("cmdstat_{name}:calls=")).map_or("0", |(_, r)| r);
-        rest.split(',').next().unwrap().parse::<u64>().unwrap()
-    };
-    calls("evalsha") + calls("eval")
+    calls
 }
 
 /// Results of `count` tasks that call at the same time.

@@ -23,7 +23,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use testkit::redis::RedisServer;
+use testkit::engine::preload_functions;
+use testkit::redis::{RedisServer, SCRIPT_COMMANDS};
 
 /// Limits of every algorithm and mode, all with a capacity of 10.
 const CONCURRENCY: &str = "concurrency 10 lease 60s";
@@ -1011,6 +1012,8 @@ impl InspectedServer {
     fn start_with(args: &[&str]) -> Self {
         let slow = ["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "1000"];
         let server = RedisServer::start_with(&[&slow, args].concat());
+        // So that no engine replicates it in the middle of a test.
+        preload_functions(&server);
         let client = redis::Client::open(server.url()).unwrap();
         let admin = RefCell::new(client.get_connection().unwrap());
         Self { server, admin }
@@ -1084,9 +1087,7 @@ impl InspectedServer {
 
     /// Number of scripts run.
     fn calls(&self) -> u64 {
-        let info: String = self.command(&["INFO", "commandstats"]);
-        let rest = info.split_once("cmdstat_evalsha:calls=").map_or("0", |(_, rest)| rest);
-        rest.split(',').next().unwrap().parse().unwrap()
+        self.server.script_calls()
     }
 
     /// Scripts take little CPU time on average. Wall clock time is printed only: on a busy machine
@@ -1104,7 +1105,7 @@ impl InspectedServer {
             let micros: u64 = redis::from_redis_value(&entry[2]).unwrap();
             let words: Vec<Vec<u8>> = redis::from_redis_value(&entry[3]).unwrap();
             let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
-            if words[0].eq_ignore_ascii_case("EVALSHA") {
+            if SCRIPT_COMMANDS.contains(&&*words[0].to_ascii_lowercase()) {
                 slow.push((micros, words[2..words.len().min(12)].join(" ")));
             }
         }

@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use redis::Value;
-use testkit::redis::RedisServer;
+use testkit::redis::{RedisServer, SCRIPT_COMMANDS};
 use tidegate::{
     Algorithm, EngineError, Limit, Limiter, ManualClock, Micros, Outcome, Refusal, Rule, Wait,
 };
@@ -422,7 +422,7 @@ async fn scripts_touch_only_their_declared_keys() {
     let mut inside = 0;
     for (by_script, words) in monitor.commands(&server) {
         if !by_script {
-            if words[0].eq_ignore_ascii_case("EVALSHA") || words[0].eq_ignore_ascii_case("EVAL") {
+            if SCRIPT_COMMANDS.contains(&&*words[0].to_ascii_lowercase()) {
                 let count: usize = words[2].parse().unwrap();
                 declared = words[3..3 + count].to_vec();
             }
@@ -496,8 +496,11 @@ async fn no_instant_of_a_client_affects_a_decision() {
         }
         assert_eq!(passed, 10, "{limit}");
         let sent = monitor.commands(&server).into_iter().filter(|(by_script, _)| !by_script);
+        let is_script =
+            |words: &Vec<String>| SCRIPT_COMMANDS.contains(&&*words[0].to_ascii_lowercase());
+        // Keys and arguments, whether it is a script or a function.
         let sent: HashSet<Vec<String>> =
-            sent.map(|(_, words)| words).filter(|words| words[0] == "EVALSHA").collect();
+            sent.map(|(_, words)| words).filter(is_script).map(|words| words[2..].into()).collect();
         assert_eq!(sent.len(), 1, "{limit}: {sent:?}");
     }
 }

@@ -29,12 +29,6 @@ fn connect(server: &RedisServer) -> Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-fn calls(server: &RedisServer, command: &str) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let rest = stats.split_once(&format!("cmdstat_{command}:calls=")).map_or("0", |(_, rest)| rest);
-    rest.split(',').next().unwrap().parse().unwrap()
-}
-
 /// Twins in namespaces of their own: one decides by the lean script where it can, one never, and
 /// two take turns on the same keys.
 struct Twins {
@@ -188,7 +182,7 @@ async fn the_lean_script_and_the_general_one_decide_alike() {
         holds.extend(twins.decide(call, rng.index(2)).await);
     }
     // Only the lean script writes in place.
-    let in_place = calls(&twins.server, "setrange");
+    let in_place = twins.server.calls("setrange");
     assert!(plain > steps / 2 && in_place > steps / 4, "{in_place} of {plain}");
 }
 

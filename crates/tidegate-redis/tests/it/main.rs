@@ -23,6 +23,7 @@ mod cross_slot_late_step;
 mod cross_slot_shard_failure;
 mod cross_slot_step_failure;
 mod data_loss;
+mod functions;
 mod heartbeats;
 mod known_script_bugs;
 mod lean_script;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::cmd;
-use testkit::redis::RedisServer;
+use testkit::redis::{RedisServer, SCRIPT_COMMANDS};
 use tidegate::{Limit, Limiter};
 use tidegate_redis::Redis;
 
@@ -37,7 +37,7 @@ impl LoggingServer {
         for (.., words, _, _) in slow.into_iter().rev() {
             let words: Vec<String> =
                 words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-            if words[0].eq_ignore_ascii_case("EVALSHA") || words[0].eq_ignore_ascii_case("EVAL") {
+            if SCRIPT_COMMANDS.contains(&&*words[0].to_ascii_lowercase()) {
                 let count: usize = words[2].parse().unwrap();
                 calls.push(words[3..3 + count].iter().map(|key| kind(key)).collect());
             }

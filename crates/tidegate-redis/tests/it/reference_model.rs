@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use testkit::redis::has_functions;
 use tidegate::{Decision, EngineFuture, ManualClock};
 use tidegate_model::{
     ChangeModel, EngineSystem, Profile, SharingClass, Spec, Stats, run, run_size,
 };
-use tidegate_redis::Redis;
+use tidegate_redis::{Redis, RedisBuilder};
 
 /// In the year 2112 Redis's clock has used half of the range of instants. Limits flip freely.
 const fn profile(class: SharingClass) -> Profile {
@@ -28,14 +29,14 @@ fn variable(name: &str) -> Option<u64> {
 
 /// Runs traces from `seeds` on, until `enough`.
 fn traces(
-    url: &str,
+    builder: RedisBuilder,
     class: SharingClass,
     seeds: &AtomicU64,
     mut enough: impl FnMut(&Stats) -> bool,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clock = ManualClock::default();
-    let builder = Redis::builder(url).deadline(Duration::from_secs(10));
+    let builder = builder.deadline(Duration::from_secs(10));
     let engine = runtime.block_on(async { builder.test_clock(clock.clone()).build().unwrap() });
     let engine = Arc::new(engine);
     loop {
@@ -75,18 +76,24 @@ fn compare(class: SharingClass, wanted: u64) {
     let server = testkit::redis::RedisServer::start();
     let url = server.url();
     if let Some(seed) = variable("TIDEGATE_SEED") {
-        return traces(&url, class, &AtomicU64::new(seed), |_| true);
+        return traces(Redis::builder(&url), class, &AtomicU64::new(seed), |_| true);
     }
     let (seeds, all) = (AtomicU64::new(0), Mutex::new(Stats::default()));
-    let work = || {
-        traces(&url, class, &seeds, |stats| {
+    // The general script is a function for one half of the threads, and a script for the other.
+    let work = &|thread: usize| {
+        let builder = Redis::builder(&url);
+        let builder = if thread % 2 == 0 { builder } else { builder.test_no_functions() };
+        traces(builder, class, &seeds, |stats| {
             let mut all = all.lock().unwrap();
             all.add(stats);
             // Only direct callers of the core can use made-up time zones.
             all.verdicts.len() >= 11 && all.verdicts.values().all(|count| *count >= wanted)
         });
     };
-    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        (0..THREADS).for_each(|thread| drop(scope.spawn(move || work(thread))));
+    });
+    assert!(server.calls("fcall") > 0 || !has_functions(&server));
     let all = all.into_inner().unwrap();
     let mut err = stderr().lock();
     for (name, count) in &all.verdicts {

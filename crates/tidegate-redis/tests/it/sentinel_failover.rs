@@ -136,11 +136,11 @@ async fn a_planned_failover_moves_every_task_and_none_calls_the_old_primary() {
     while sent.last() != Some(&0) {
         assert!(writable.elapsed() < TIMEOUT, "scripts sent to the old primary: {sent:?}");
         sleep(Duration::from_millis(500)).await;
-        let before = scripts(&setup.servers[old]);
+        let before = setup.servers[old].script_calls();
         let first = tasks.first_decisions(Instant::now()).await;
         assert_eq!(first.len(), TASKS);
         sleep(Duration::from_millis(500)).await;
-        sent.push(scripts(&setup.servers[old]) - before);
+        sent.push(setup.servers[old].script_calls() - before);
     }
     assert!(sent.len() == 1 || !goals_are_bounds(), "scripts sent to the old primary: {sent:?}");
     let calls = tasks.end().await;
@@ -494,21 +494,10 @@ async fn probe(port: u16) -> std::io::Result<Option<Instant>> {
 async fn scripts_while_replica(server: &RedisServer) -> Option<u64> {
     let is_replica = || server.cli(&["INFO", "replication"]).contains("role:slave");
     let was = is_replica();
-    let before = scripts(server);
+    let before = server.script_calls();
     sleep(Duration::from_millis(300)).await;
-    let sent = scripts(server) - before;
+    let sent = server.script_calls() - before;
     (was && is_replica()).then_some(sent)
-}
-
-/// Number of scripts run.
-fn scripts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = |name: &str| {
-        let rest =
-            stats.split_once(&format!("cmdstat_{name}:calls=")).map_or("0", |(_, rest)| rest);
-        rest.split(',').next().unwrap().parse::<u64>().unwrap()
-    };
-    calls("evalsha") + calls("eval")
 }
 
 fn print_line(line: &str) {

@@ -297,7 +297,8 @@ fn limit(notation: &str) -> Limit {
 fn engine(server: &RedisServer, namespace: &str, clock: Option<ManualClock>) -> Arc<Redis> {
     let builder = Redis::builder(&server.url()).namespace(namespace).secret("size");
     // Batched checks of one key would be one entry of a log.
-    let builder = builder.deadline(Duration::from_secs(30)).test_no_batching();
+    // The time and the replication of scripts are compared with those of a bare one.
+    let builder = builder.deadline(Duration::from_secs(30)).test_no_batching().test_no_functions();
     let builder = match clock {
         Some(clock) => builder.test_clock(clock),
         None => builder,
