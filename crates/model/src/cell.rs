@@ -73,6 +73,8 @@ pub struct CellState {
     pub(crate) was_ahead: bool,
     /// If the call is under another limit than the consumption.
     pub(crate) caller: Option<Caller>,
+    /// The log of another limit, if both share it and its offset.
+    pub(crate) other_log: Option<(Terms, Consumption)>,
 }
 
 /// The limit of a call that is decided on the consumption of another limit.
@@ -114,6 +116,7 @@ impl ModelCell {
             holds: Vec::new(),
             was_ahead: false,
             caller: None,
+            other_log: None,
         };
         for (now, timed) in &self.happened {
             situation.replay(*now, timed);
@@ -181,10 +184,30 @@ impl CellState {
     fn wait_until(&mut self, later: i128) {
         while let Some(ended) = take_ended(&mut self.holds, later) {
             if ended.expiry == Expiry::Charge {
-                self.terms.charge(&mut self.consumption, ended.deadline, ended.cost);
+                self.charge_end(ended.deadline, ended.cost);
             }
         }
         self.now = later;
+    }
+
+    /// Charges a hold that ends. A log that is empty begins with the offset of the other one.
+    fn charge_end(&mut self, at: i128, cost: i128) {
+        if let Some((terms, log)) = &mut self.other_log {
+            let (others, offset) = terms.kept_log(Some(log), at);
+            let (own, own_offset) = self.terms.kept_log(self.consumption.as_ref(), at);
+            let offset = match (own.is_empty(), others.is_empty()) {
+                (false, _) => own_offset,
+                (true, false) => offset,
+                (true, true) => 0,
+            };
+            *log = terms.charge_log(others, at + offset, offset, cost, false);
+            if own.is_empty() && self.terms.spec.capacity() > 0 {
+                let log = self.terms.charge_log(own, at + offset, offset, cost, false);
+                self.consumption = Some(log);
+                return;
+            }
+        }
+        self.terms.charge(&mut self.consumption, at, cost);
     }
 
     /// The same cell after `span`, without calls.

@@ -106,7 +106,19 @@ impl EntriesCell {
         };
         let LimitEntry { terms, ref consumption, .. } = self.entries[index];
         let (consumption, holds) = (consumption.clone(), self.holds.clone());
-        CellState { now, terms, consumption, holds, was_ahead: false, caller }
+        let other_log = self.other_log(index, now);
+        CellState { now, terms, consumption, holds, was_ahead: false, caller, other_log }
+    }
+
+    /// Of the logs beside this one, the one with the most permits.
+    fn other_log(&self, index: usize, now: i128) -> Option<(Terms, Consumption)> {
+        let permits = |entry: &LimitEntry| {
+            permits_of(&entry.terms.kept_log(entry.consumption.as_ref(), now).0)
+        };
+        let others = self.entries.iter().enumerate().filter(|(other, _)| *other != index);
+        let logs = others.map(|(_, entry)| entry).filter(|entry| entry.logged().is_some());
+        let log = logs.max_by_key(|entry| permits(entry))?;
+        self.entries[index].is_log().then(|| (log.terms, log.consumption.clone().unwrap()))
     }
 
     fn caller(&self, now: i128) -> Caller {
@@ -192,7 +204,7 @@ impl EntriesCell {
                 self.charge(now, cost);
             }
             CellEvent::Record(cost) => {
-                self.admit(now);
+                self.admit_write(now);
                 self.charge(now, cost);
             }
             CellEvent::Hold(hold) => {
@@ -201,7 +213,7 @@ impl EntriesCell {
                 self.holds.push(hold);
             }
             CellEvent::Refund(cost) => {
-                self.admit(now);
+                self.admit_write(now);
                 for entry in &mut self.entries {
                     entry.terms.refund(&mut entry.consumption, now, cost);
                 }
@@ -279,6 +291,14 @@ impl EntriesCell {
         DecidingEntry::Own(self.entries.len() - 1)
     }
 
+    /// As [`admit`](Self::admit), for a call that writes: what a new limit counts as recovered is
+    /// not stored, so that a clock step back does not count it again.
+    fn admit_write(&mut self, now: i128) -> DecidingEntry {
+        let deciding = self.admit(now);
+        self.forget_unused(now);
+        deciding
+    }
+
     /// The consumption that a new limit begins with.
     fn derived(&self, now: i128) -> Option<Consumption> {
         let LimitEntry { terms, consumption, .. } = &self.entries[self.source()];
@@ -296,7 +316,7 @@ impl EntriesCell {
     /// As [`admit`](Self::admit), for a call that is allowed: the single entry of limits that come
     /// with calls becomes that of the caller's.
     fn take_over(&mut self, now: i128) {
-        let DecidingEntry::Other(index) = self.admit(now) else { return };
+        let DecidingEntry::Other(index) = self.admit_write(now) else { return };
         if self.class == SharingClass::Calls {
             let LimitEntry { terms, consumption, .. } = self.entries.remove(index);
             let consumption = self.present.carry(&terms, consumption, now);

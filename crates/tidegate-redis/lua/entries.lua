@@ -184,10 +184,6 @@ local function adopt_own(part)
   end
 end
 
-local function same_state(entry)
-  return entry.s
-end
-
 -- A limit without an entry. It gets one, which is written even if the call is denied, so that it
 -- recovers at its own rate from now on. If too many others are in use, one of them decides.
 local function apply_new(part, entries)
@@ -212,7 +208,8 @@ local function apply_new(part, entries)
   part.others, part.order, part.seen = in_use[1] and in_use, #entries + 1, now
   if not only_reads then
     part.touches, part.dirty = true, true
-    update(part, same_state)
+    -- What has recovered under this limit is not stored: a clock step back would count it again.
+    update(part, used_state)
   end
 end
 

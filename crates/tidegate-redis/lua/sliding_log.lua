@@ -283,9 +283,11 @@ function log.refund(limit, s, at, permits)
   return trimmed(s), given
 end
 
+-- Whether the clock has stepped back, for any limit that counts an item of the list.
 function log.ahead(_, s, at)
   for _, limit in ipairs(s.limits) do
-    if floor_div(s.newest, limit.grain) > floor_div(at.now + s.offset, limit.grain) then
+    if s.gone[limit] < s.total
+        and floor_div(s.newest, limit.grain) > floor_div(at.now + s.offset, limit.grain) then
       return true
     end
   end
@@ -296,7 +298,9 @@ end
 function log.rebase(_, s, at)
   local start = 0
   for _, limit in ipairs(s.limits) do
-    start = math.max(start, floor_div(s.newest, limit.grain) * limit.grain)
+    if s.gone[limit] < s.total then
+      start = math.max(start, floor_div(s.newest, limit.grain) * limit.grain)
+    end
   end
   s.offset = start - at.now
   return s
