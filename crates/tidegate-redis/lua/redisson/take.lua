@@ -1,9 +1,12 @@
 -- Takes permits if there are enough (`take`), or only reads (`look`).
 --
 -- ARGV[3] number of permits   ARGV[4] `take` or `look`   ARGV[5] the id of the entry
--- reply   1, remaining permits | 0, remaining permits, the us until there may be enough, 1 if Java
---         has taken one of the entries until then; with both, the rate and the interval | 3, the
---         rate, which is below the requested permits | 4 if there is more to count: retry
+-- ARGV[6] and on: permits and id of each caller that waits behind the first. Callers are served in
+--         this order, as long as there are enough permits
+-- reply   1, remaining permits, number of served callers | 0, remaining permits, the us until there
+--         may be enough, 1 if Java has taken one of the entries until then; with both, the rate and
+--         the interval | 3, the rate, which is below the requested permits | 4 if there is more to
+--         count: retry
 
 -- A denial that has read more entries than this writes the result, so that the next one reads none.
 local MAX_UNWRITTEN_READS = 100
@@ -40,6 +43,27 @@ local function wait_for(need, s)
   return math.max(1, math.min(wait, interval * 1000 + 1000))
 end
 
+-- Takes the permits of as many callers as there are enough for, and returns their number.
+local function take_all(s)
+  local entries, permits, served = {}, wanted, 0
+  while permits and (permits == 0 or permits <= s.left) do
+    if permits > 0 then
+      s.left = s.left - permits
+      table.insert(entries, digits(stamp_ms))
+      table.insert(entries, pack(ARGV[5 + 2 * served], permits))
+    end
+    served = served + 1
+    local next_permits = ARGV[4 + 2 * served]
+    permits = next_permits and whole(next_permits, 'the number of permits')
+  end
+  if entries[1] then
+    settle(s, id)
+    redis.call('ZADD', permits_key, unpack(entries))
+    keep()
+  end
+  return served
+end
+
 local s = look(since == 'same' and 'trust' or 'whole', id)
 if not s then
   return { 4 }
@@ -50,13 +74,8 @@ if since ~= 'same' and s.odd then
   keep()
 end
 if wanted == 0 or s.left >= wanted then
-  if mode == 'take' and wanted > 0 then
-    s.left = s.left - wanted
-    settle(s, id)
-    redis.call('ZADD', permits_key, digits(stamp_ms), pack(id, wanted))
-    keep()
-  end
-  return { 1, math.max(s.left, 0), rate, interval }
+  local served = mode == 'take' and take_all(s) or 0
+  return { 1, math.max(s.left, 0), served, rate, interval }
 end
 
 local wait = wait_for(wanted - s.left, s)

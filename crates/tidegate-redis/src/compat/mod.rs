@@ -5,3 +5,4 @@ pub(crate) mod client;
 pub mod redisson;
 pub mod spring;
 pub(crate) mod wait_queue;
+pub(crate) mod wait_ticket;

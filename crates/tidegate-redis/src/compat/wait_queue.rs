@@ -1,13 +1,14 @@
 //! FIFO queues of callers that wait for permits of the same limiter.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate::Micros;
 use tokio::sync::{Mutex as FairMutex, Notify, Semaphore};
 
+use crate::compat::wait_ticket::WaitTicket;
 use crate::connection::timing::random_below;
 
 /// The queues of a client, by the name of the limiter.
@@ -22,6 +23,8 @@ pub(crate) struct LimiterQueue {
     /// Held by the caller that requests permits. Tokio's mutex is fair: callers lock it in order of
     /// arrival.
     pub(crate) head: FairMutex<()>,
+    /// The same callers, in the same order.
+    tickets: Mutex<VecDeque<Arc<WaitTicket>>>,
     /// Permits were released in this process.
     pub(crate) released: Notify,
     /// Until when the limiter counts as shared with Java, in us.
@@ -41,6 +44,39 @@ impl LimiterQueue {
     const PROBE_INTERVAL: Micros = Micros::from_millis(2_000);
     /// Intervals after an entry of Java was seen. With a low rate, not every interval has one.
     const SHARED_INTERVALS: u64 = 8;
+
+    /// The most callers whose permits are requested at once. Bounds the time of a script.
+    const MAX_REQUESTED: usize = 64;
+
+    /// Adds a caller. `join` polls the lock of `head` for the first time: both have one order.
+    pub(crate) fn join<T>(&self, permits: u32, join: impl FnOnce() -> T) -> (Arc<WaitTicket>, T) {
+        let ticket = Arc::new(WaitTicket::new(permits));
+        let mut tickets = self.tickets();
+        tickets.push_back(Arc::clone(&ticket));
+        let joined = join();
+        drop(tickets);
+        (ticket, joined)
+    }
+
+    /// The ticket of the caller at the head, and those behind it, for one request.
+    pub(crate) fn request(&self, head: &Arc<WaitTicket>) -> Vec<Arc<WaitTicket>> {
+        let tickets = self.tickets();
+        let others = tickets.iter().filter(|ticket| !Arc::ptr_eq(ticket, head));
+        let all = std::iter::once(head).chain(others);
+        all.filter(|ticket| ticket.request()).take(Self::MAX_REQUESTED).cloned().collect()
+    }
+
+    /// Removes a caller.
+    pub(crate) fn remove(&self, ticket: &Arc<WaitTicket>) {
+        let mut tickets = self.tickets();
+        if let Some(place) = tickets.iter().position(|other| Arc::ptr_eq(other, ticket)) {
+            tickets.remove(place);
+        }
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, VecDeque<Arc<WaitTicket>>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// A reply has shown an entry of Java.
     pub(crate) fn set_shared(&self, now: Micros) {
@@ -108,6 +144,7 @@ impl LimiterQueues {
         }
         let queue = Arc::new(LimiterQueue {
             head: FairMutex::new(()),
+            tickets: Mutex::default(),
             released: Notify::new(),
             shared_until: AtomicU64::new(0),
             next_probe: AtomicU64::new(0),

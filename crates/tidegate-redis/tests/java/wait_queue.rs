@@ -1,5 +1,6 @@
 //! Callers that wait for permits.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -53,6 +54,70 @@ async fn waiters_are_served_in_order_and_do_not_poll_redis() {
     assert!(begun.elapsed() >= 11 * SPAN, "{:?}", begun.elapsed());
     let calls = scripts(&server) - before;
     assert!(calls <= 4 * WAITERS as u64, "{calls} scripts for {WAITERS}");
+}
+
+#[tokio::test]
+async fn one_script_serves_all_waiters_that_released_permits_suffice_for() {
+    const WAITERS: usize = 30;
+    let server = RedisServer::start();
+    let limiter = limiter(&server, 30, Duration::from_secs(3_600)).await;
+    limiter.acquire(30).await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiters = tokio::task::JoinSet::new();
+    for nth in 0..WAITERS {
+        let (limiter, served) = (limiter.clone(), Arc::clone(&served));
+        waiters.spawn(async move {
+            // The last one needs more than is left.
+            limiter.acquire(if nth == WAITERS - 1 { 2 } else { 1 }).await.unwrap();
+            served.lock().unwrap().push(nth);
+        });
+    }
+    // The first waiter has been denied.
+    let begun = Instant::now();
+    while scripts(&server) < 3 {
+        assert!(begun.elapsed() < TIMEOUT);
+        sleep(Duration::from_millis(5)).await;
+    }
+    sleep(Duration::from_millis(50)).await;
+    let before = scripts(&server);
+    assert_eq!(limiter.release(30).await.unwrap(), 30);
+    while served.lock().unwrap().len() < WAITERS - 1 {
+        assert!(begun.elapsed() < TIMEOUT);
+        sleep(Duration::from_millis(5)).await;
+    }
+    // The release, whose script is loaded first; one request that all but the last share; and a
+    // denied one of the last.
+    let calls = scripts(&server) - before;
+    assert!(calls <= 4, "{calls} scripts for {WAITERS}");
+    assert_eq!(server.cli(&["ZCARD", "{orders}:permits"]), "29", "an entry each, as Java has them");
+    limiter.release(1).await.unwrap();
+    timeout(TIMEOUT, waiters.join_all()).await.expect("stuck");
+    assert_eq!(*served.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn waiters_that_are_dropped_at_any_moment_leave_no_permit_taken() {
+    const PERMITS: u64 = 1_000;
+    let server = RedisServer::start();
+    let limiter = limiter(&server, PERMITS, Duration::from_secs(3_600)).await;
+    let acquired = Arc::new(AtomicU64::new(0));
+    for us in 0..200 {
+        let mut waiters = tokio::task::JoinSet::new();
+        for nth in 1..=4 {
+            let (limiter, acquired) = (limiter.clone(), Arc::clone(&acquired));
+            waiters.spawn(async move {
+                let time = Duration::from_micros(5 * us * nth);
+                let is_ok = timeout(time, limiter.acquire(1)).await.is_ok();
+                acquired.fetch_add(u64::from(is_ok), Ordering::Relaxed);
+            });
+        }
+        waiters.join_all().await;
+    }
+    let (begun, acquired) = (Instant::now(), acquired.load(Ordering::Relaxed));
+    while limiter.available_permits().await.unwrap() != PERMITS - acquired {
+        assert!(begun.elapsed() < TIMEOUT, "{acquired} acquired");
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]

@@ -1,22 +1,20 @@
 //! The limiter: acquire, release and configure.
 
 use std::fmt;
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::{EngineError, Micros};
+use tidegate::Micros;
 
 use super::calls::LimiterCalls;
 use super::error::Error;
 use super::rate::Rate;
-use super::reply::{decision, status, u64_at};
+use super::reply::{status, u64_at};
 use super::scripts::RedissonScript;
-use super::undo::UndoOnDrop;
+use super::take::random_id;
+use super::turn::acquire_in_turn;
 use crate::compat::client::{AcquireDecision, CommandKind, RedisClient};
-use crate::connection::timing::race;
+use crate::compat::wait_ticket::PermitsEntry;
 use crate::protocol::reply::malformed_reply;
 
 /// A limiter of Redisson, by its name. Clones are the same limiter.
@@ -56,7 +54,8 @@ impl RateLimiter {
 
     /// Acquires `permits` if they are available now. 0 permits only reads.
     pub async fn try_acquire(&self, permits: u32) -> Result<AcquireDecision, Error> {
-        self.take(permits, Micros::MAX).await
+        let entry = PermitsEntry { permits, id: random_id()? };
+        Ok(self.0.take(&[entry], Micros::MAX).await?.0)
     }
 
     /// Acquires `permits`, waiting up to `timeout` for them. Callers with the same limiter name and
@@ -75,46 +74,7 @@ impl RateLimiter {
         permits: u32,
         timeout: Duration,
     ) -> Result<AcquireDecision, Error> {
-        let LimiterCalls { client, queue, .. } = &self.0;
-        let end = self.0.after(timeout.into());
-        let mut head = pin!(queue.head.lock());
-        // It joins the queue here, before it does anything that takes time.
-        let head = match poll_fn(|cx| Poll::Ready(head.as_mut().poll(cx))).await {
-            Poll::Ready(head) => head,
-            Poll::Pending => {
-                // A caller that can wait for any entry to expire need not read which one is next.
-                let wait = queue.longest_wait(permits);
-                if wait.is_none_or(|wait| self.0.after(wait) > end) {
-                    let look = self.look(permits, end).await?;
-                    if self.retry_at(&look) > end {
-                        return Ok(look.untaken());
-                    }
-                }
-                let head = async { Some(head.await) };
-                let late = async {
-                    client.clock().sleep_until(end).await;
-                    None
-                };
-                match race(head, late).await {
-                    Some(head) => head,
-                    None => return Ok(self.look(permits, end).await?.untaken()),
-                }
-            }
-        };
-        let clock = client.clock();
-        let taken = loop {
-            // Subscribed before the request, so that no release after its reply is missed.
-            let released = queue.released.notified();
-            let taken = self.take(permits, end).await?;
-            let retry_at = self.retry_at(&taken);
-            if taken.allowed() || retry_at > end {
-                break taken;
-            }
-            let jitter = queue.jitter(clock.elapsed());
-            race(released, clock.sleep_until(retry_at.saturating_add(jitter).min(end))).await;
-        };
-        drop(head);
-        Ok(taken)
+        acquire_in_turn(&self.0, permits, timeout).await
     }
 
     /// Acquires `permits`, without a timeout; otherwise like
@@ -134,7 +94,7 @@ impl RateLimiter {
             return Ok(0);
         }
         let count = permits.to_string();
-        let args = [count.as_bytes(), &random()?];
+        let args = [count.as_bytes(), &random_id()?];
         let reply = self.0.run(RedissonScript::Release, &args, Micros::MAX).await?;
         self.0.set_known_rate(&reply);
         let released = u64_at(&reply, 1)?;
@@ -145,7 +105,7 @@ impl RateLimiter {
     /// The permits that are available now. Writes only if there are more than 1,000 entries to
     /// count, or if the rate has changed and the entries must be corrected.
     pub async fn available_permits(&self) -> Result<u64, Error> {
-        Ok(self.look(0, Micros::MAX).await?.remaining)
+        Ok(self.0.look(0, Micros::MAX).await?.remaining)
     }
 
     /// The rate, if there is one.
@@ -175,34 +135,10 @@ impl RateLimiter {
         }
     }
 
-    /// Takes `permits` if they are available, with a reply by `end`.
-    async fn take(&self, permits: u32, end: Micros) -> Result<AcquireDecision, Error> {
-        let id = random()?;
-        let undo = UndoOnDrop::new(&self.0, permits, id);
-        let count = permits.to_string();
-        let reply = self.0.run(RedissonScript::Take, &[count.as_bytes(), b"take", &id], end).await;
-        let reply = undo.finish(reply)?;
-        self.0.set_known_rate(&reply);
-        let taken = decision(permits, &reply)?;
-        if !taken.allowed() && u64_at(&reply, 3)? == 1 {
-            self.0.queue.set_shared(self.0.client.clock().elapsed());
-        }
-        Ok(taken)
-    }
-
-    /// Like [`take`](Self::take), but takes nothing.
-    async fn look(&self, permits: u32, end: Micros) -> Result<AcquireDecision, Error> {
-        let count = permits.to_string();
-        let args = [count.as_bytes(), b"look", &random()?];
-        let reply = self.0.run(RedissonScript::Take, &args, end).await?;
-        self.0.set_known_rate(&reply);
-        decision(permits, &reply)
-    }
-
     async fn configure(&self, mode: &str, rate: Rate) -> Result<bool, Error> {
         let fields = rate.fields();
         let mut args = vec![mode.as_bytes()];
-        let id = random()?;
+        let id = random_id()?;
         args.push(&id);
         args.extend(fields.iter().map(String::as_bytes));
         let set = status(&self.0.run(RedissonScript::Configure, &args, Micros::MAX).await?)? == 1;
@@ -211,19 +147,6 @@ impl RateLimiter {
         }
         Ok(set)
     }
-
-    /// When to send the request again.
-    fn retry_at(&self, taken: &AcquireDecision) -> Micros {
-        self.0.after(taken.retry_after().unwrap_or_default().into())
-    }
-}
-
-/// The id of an entry, of as many bytes as Redisson's. The last four are the same for all Rust
-/// programs, which distinguishes their entries from those of Java.
-fn random() -> Result<[u8; 16], EngineError> {
-    let mut id = *b"____________RUST";
-    getrandom::fill(&mut id[..12]).map_err(EngineError::unavailable)?;
-    Ok(id)
 }
 
 impl fmt::Debug for RateLimiter {

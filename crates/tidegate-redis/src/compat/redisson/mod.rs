@@ -1,4 +1,5 @@
-//! Redisson's `RRateLimiter`, shared with Java programs. Imports: client, wait_queue.
+//! Redisson's `RRateLimiter`, shared with Java programs. Imports: client, wait_queue,
+//! wait_ticket.
 //!
 //! A limiter is identified by its name. Both sides store it under the same keys, in the same
 //! format. So each counts the permits of the other, and a rate set by one is the rate of the other:
@@ -30,6 +31,8 @@ mod limiter;
 mod rate;
 mod reply;
 mod scripts;
+mod take;
+mod turn;
 mod undo;
 
 pub use error::Error;
