@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{Result, workspace_root};
 
-/// The file to compile, together with its imports.
-const ROOT: &str = "envoy/service/ratelimit/v3/rls.proto";
+/// The service of the server, which reflection describes.
+const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
+/// What is compiled besides it: messages of a control plane.
+const MESSAGES: [&str; 2] =
+    ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 /// The folder of the generated code.
 const CODE: &str = "crates/tidegate-server/src/transport/envoy/proto";
 /// The file descriptors, for reflection.
@@ -34,7 +37,9 @@ type Files = BTreeMap<String, Vec<u8>>;
 fn compile() -> Result<Files> {
     let out = TempDir::new()?;
     let mut protocols = protox::Compiler::new([workspace_root()?.join("proto")])?;
-    protocols.include_imports(true).include_source_info(true).open_file(ROOT)?;
+    protocols.include_imports(true).open_file(SERVICE)?;
+    let descriptors = protocols.encode_file_descriptor_set();
+    protocols.include_source_info(true).open_files(MESSAGES)?;
     tonic_prost_build::configure()
         .build_client(false)
         .build_transport(false)
@@ -42,8 +47,6 @@ fn compile() -> Result<Files> {
         .out_dir(&out.0)
         .compile_fds(protocols.file_descriptor_set())?;
     let mut files = read(&out.0)?;
-    // Reflection does not need the comments.
-    let descriptors = protocols.include_source_info(false).encode_file_descriptor_set();
     files.insert(DESCRIPTORS.into(), descriptors);
     Ok(files)
 }

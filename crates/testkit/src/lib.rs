@@ -20,6 +20,7 @@
 //!     [`server_in_process`], [`resp_listener`].
 //!   - Clients: [`raw_http`], [`resp`], [`envoy`], [`tls_client`], [`browser`]. Checks of replies:
 //!     `regex`, [`schema`].
+//!   - A control plane in process: [`control_plane`].
 //!   - Other programs: `pip_program`, [`proxy`], [`real_envoy`], [`slow_target`].
 
 #![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
@@ -69,6 +70,8 @@ pub mod grpc;
 pub mod browser;
 #[cfg(feature = "server")]
 pub mod console_blocks;
+#[cfg(feature = "server")]
+pub mod control_plane;
 #[cfg(feature = "server")]
 pub mod envoy;
 #[cfg(feature = "server")]

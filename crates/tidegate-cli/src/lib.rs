@@ -59,7 +59,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum CliCommand {
     /// Run the server: HTTP, Redis protocol and gRPC for Envoy
-    Serve(commands::serve::Options),
+    Serve(Box<commands::serve::Options>),
     /// Check a key: exit code 0 allowed, 1 denied, 2 error
     Check(commands::check::Options),
     /// Show the state of a key under each limit

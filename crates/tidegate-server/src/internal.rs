@@ -47,8 +47,8 @@ pub mod observe {
 }
 pub mod policy {
     pub use crate::policy::{
-        Actor, CountsOnDelete, EnvoySource, LoadedSources, PolicyManager, PolicySource,
-        PolicySources, PutCondition, SAMPLE,
+        Actor, CountsOnDelete, EnvoyOrigin, EnvoySource, LoadedSources, PolicyManager,
+        PolicySource, PolicySources, PutCondition, SAMPLE,
     };
     pub mod files {
         pub use crate::policy::files::RecordingReader;
@@ -93,8 +93,9 @@ pub mod transport {
         }
         pub mod proto {
             pub use crate::transport::envoy::proto::{
-                Code, DescriptorStatus, Entry, HeaderValue, RateLimit, RateLimitDescriptor,
-                RateLimitOverride, RateLimitRequest, RateLimitResponse, Unit, service,
+                Code, DescriptorStatus, DiscoveryRequest, DiscoveryResponse, Entry, HeaderValue,
+                RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+                RateLimitResponse, Unit, ratelimit, service,
             };
         }
         pub mod service {

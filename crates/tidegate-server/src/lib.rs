@@ -25,6 +25,7 @@
 //! - `check`: what every transport calls.
 //! - `policy`: where the policy comes from.
 //! - `transport`: HTTP, RESP and gRPC.
+//! - `xds`: limits from a control plane.
 //! - `console`: HTML pages.
 //! - `server`: bind, run, shut down.
 //! - `internal`: what the binary, tests and fuzz targets use of these.
@@ -44,10 +45,11 @@ pub(crate) mod store_monitor;
 pub(crate) mod text;
 pub(crate) mod tls;
 pub(crate) mod transport;
+pub(crate) mod xds;
 
 pub use check::WaitLimits;
 pub use observe::otlp::OtlpOptions;
-pub use policy::{EnvoySource, PolicySource};
+pub use policy::{EnvoyOrigin, EnvoySource, PolicySource};
 pub use readiness::ReadyWhen;
 pub use server::{EnvoyOptions, Exposure, Server, ServerOptions};
 pub use store::{Store, StoreError};
@@ -55,3 +57,4 @@ pub use transport::allowed_hosts::{HostName, InvalidHostName};
 pub use transport::auth::AuthTokens;
 pub use transport::envoy::settings::{EnvoySettings, ResponseHeaders};
 pub use transport::listener::{ListenerOptions, Timeouts};
+pub use xds::{XdsAddress, XdsBackoff, XdsOptions, XdsStart, XdsTls};

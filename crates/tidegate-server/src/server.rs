@@ -13,7 +13,7 @@ use tidegate_config::{MemorySize, Problems};
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::check::CheckService;
 use crate::console::{self, ConsoleContext, ConsoleState, CookieSecurity};
@@ -40,6 +40,7 @@ use crate::transport::listener::exposure;
 pub use crate::transport::listener::exposure::Exposure;
 use crate::transport::listener::{self, http_connection};
 use crate::transport::resp;
+use crate::xds::{XdsClient, XdsOptions, XdsStart};
 
 /// The options of a server.
 #[derive(Clone, Debug)]
@@ -81,6 +82,8 @@ pub struct ServerOptions {
 pub struct EnvoyOptions {
     /// Where the limits of its domains come from; without, everything is allowed.
     pub source: Option<EnvoySource>,
+    /// The control plane, if `source` is one.
+    pub xds: Option<XdsOptions>,
     /// Modes and headers of responses.
     pub settings: envoy::settings::EnvoySettings,
     /// Whether to count under the names of envoyproxy/ratelimit too.
@@ -102,6 +105,7 @@ pub struct Server {
     console: Arc<ConsoleState>,
     hosts: Arc<AllowedHosts>,
     ready_when: ReadyWhen,
+    xds: Option<XdsClient>,
 }
 
 struct BoundListeners {
@@ -231,6 +235,7 @@ impl Server {
         let policies = policies.with_runtime(layers.runtime.clone(), layers.fleet.clone(), file);
         let policies = Arc::new(policies.map_err(StartError::RuntimeFile)?);
         first_sync(&policies).await;
+        let xds = follow_control_plane(options.envoy.xds, &policies).await;
         let mut envoy = EnvoyService::new(service.clone(), options.envoy.settings);
         if options.envoy.stats {
             envoy = envoy.with_stats(Arc::new(EnvoyStats::default()));
@@ -262,6 +267,7 @@ impl Server {
             console,
             hosts,
             ready_when: options.ready_when,
+            xds,
         })
     }
 
@@ -314,6 +320,7 @@ impl Server {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let (drainer, drain) = shutdown::channel();
         let exporter = self.exporter.take().map(Exporter::start);
+        let _xds = self.xds.take();
         self.spawn_monitors(&drain);
         let (service, store, layers) =
             (self.service.clone(), self.store.clone(), self.layers.clone());
@@ -413,6 +420,21 @@ fn traced(
     let Some(options) = options else { return (Arc::new(service), None) };
     let (tracer, exporter) = Tracer::new(options);
     (Arc::new(service.with_tracer(tracer)), Some(exporter))
+}
+
+/// Connects to the control plane, and waits for its first configuration if the options say so.
+async fn follow_control_plane(
+    options: Option<XdsOptions>,
+    policies: &Arc<PolicyManager>,
+) -> Option<XdsClient> {
+    let options = options?;
+    let (start, address) = (options.start, options.address.clone());
+    let mut client = XdsClient::spawn(options, policies.clone());
+    if start == XdsStart::Wait {
+        info!(%address, "waiting for the first configuration of the control plane");
+        client.first_config().await;
+    }
+    Some(client)
 }
 
 /// Waits for run-time rules and overrides. Without a reply, their file or the policy file alone is

@@ -53,3 +53,5 @@ mod store_health;
 mod store_outage;
 mod tls;
 mod top;
+mod xds;
+mod xds_go;

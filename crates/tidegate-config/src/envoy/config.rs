@@ -9,12 +9,13 @@ use super::descriptor_limit::DescriptorLimit;
 use super::lookup::Domain;
 use crate::errors::problem::Problem;
 
-/// The domains of a directory with files of envoyproxy/ratelimit.
-#[derive(Debug)]
+/// The domains of a directory with files of envoyproxy/ratelimit, or of a control plane.
+#[derive(Default, Debug)]
 pub struct EnvoyConfig {
     pub(crate) domains: HashMap<Box<str>, Domain>,
     pub(crate) files: Vec<PathBuf>,
     pub(crate) warnings: Vec<Problem>,
+    pub(crate) is_pending: bool,
 }
 
 /// How a directory is loaded.
@@ -49,6 +50,16 @@ impl EnvoyConfig {
     pub const MAX_RULES: usize = tidegate::Policy::MAX_RULES;
     /// Upper bound of the descriptors.
     pub const MAX_DESCRIPTORS: usize = 100_000;
+
+    /// Stands for the configuration of a control plane until it arrives.
+    pub fn pending() -> Self {
+        Self { is_pending: true, ..Self::default() }
+    }
+
+    /// Whether the configuration has not arrived yet. Then nothing can be decided.
+    pub fn is_pending(&self) -> bool {
+        self.is_pending
+    }
 
     /// The domain with this name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {

@@ -56,12 +56,17 @@ impl EnvoyConfig {
         texts: impl IntoIterator<Item = (&'t str, &'t str)>,
         options: &EnvoyLoadOptions,
     ) -> Result<Self, Problems> {
-        let mut loader = EnvoyLoader::new(options);
-        for (name, text) in texts {
-            loader.file(name, text.into());
-            loader.files.push(name.into());
-        }
-        loader.finish()
+        EnvoyLoader::new(options).texts(texts)
+    }
+
+    /// Loads the resources of a control plane from pairs of name and text. Only the size of all of
+    /// them is bounded: a domain is one resource, and cannot be split.
+    pub fn load_resources<'t>(
+        texts: impl IntoIterator<Item = (&'t str, &'t str)>,
+        options: &EnvoyLoadOptions,
+    ) -> Result<Self, Problems> {
+        let max_file = Self::MAX_BYTES_IN_ALL;
+        EnvoyLoader { max_file, ..EnvoyLoader::new(options) }.texts(texts)
     }
 }
 
@@ -72,6 +77,8 @@ struct EnvoyLoader<'o> {
     /// Errors of whole files.
     file_errors: Vec<Problem>,
     files: Vec<PathBuf>,
+    /// Upper bound of the size of one file, in bytes.
+    max_file: usize,
     /// Bytes of all files so far.
     bytes: usize,
     domains: HashMap<Box<str>, (Domain, Inherited, SourceSpan)>,
@@ -84,15 +91,27 @@ impl<'o> EnvoyLoader<'o> {
             reader: DescriptorReader::default(),
             file_errors: Vec::new(),
             files: Vec::new(),
+            max_file: EnvoyConfig::MAX_BYTES,
             bytes: 0,
             domains: HashMap::new(),
         }
     }
 
+    fn texts<'t>(
+        mut self,
+        texts: impl IntoIterator<Item = (&'t str, &'t str)>,
+    ) -> Result<EnvoyConfig, Problems> {
+        for (name, text) in texts {
+            self.file(name, text.into());
+            self.files.push(name.into());
+        }
+        self.finish()
+    }
+
     fn file(&mut self, name: &str, bytes: Vec<u8>) {
         let before = self.bytes;
         self.bytes += bytes.len();
-        let too_long = if bytes.len() > EnvoyConfig::MAX_BYTES {
+        let too_long = if bytes.len() > self.max_file {
             "file larger than 1 MiB; split it"
         } else if self.bytes > EnvoyConfig::MAX_BYTES_IN_ALL {
             // Reported once.
@@ -200,6 +219,6 @@ impl<'o> EnvoyLoader<'o> {
         self.reader.check_replaced();
         let warnings = problems::warnings(self.reader.diagnostics.warnings, &self.reader.sources);
         let domains = self.domains.into_iter().map(|(name, (domain, ..))| (name, domain));
-        Ok(EnvoyConfig { domains: domains.collect(), files, warnings })
+        Ok(EnvoyConfig { domains: domains.collect(), files, warnings, is_pending: false })
     }
 }

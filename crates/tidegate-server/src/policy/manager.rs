@@ -16,7 +16,7 @@ use super::layers::{ComposedPolicy, PolicyLayers, RuntimeLayers, StoreTime, file
 use super::runtime::copy_file::CopyFile;
 use super::runtime::field::{FieldName, timestamp};
 use super::runtime::store::{ProcessStore, RuntimeStore};
-use super::sources::{LoadedSources, PolicySources};
+use super::sources::{EnvoyResource, LoadedSources, PolicySources};
 use crate::check::{ActivePolicy, CheckService};
 use crate::observe::metrics::Metrics;
 use crate::tls::ReloadableTls;
@@ -27,14 +27,14 @@ pub(super) const MAX_FAILED_POLLS: u32 = 4;
 /// Keeps the policy of a service up to date with its sources, run-time rules and overrides.
 pub struct PolicyManager {
     pub(super) service: Arc<CheckService>,
-    sources: PolicySources,
+    pub(super) sources: PolicySources,
     /// The certificates of the listeners, if TLS is on.
     certificates: Option<Arc<ReloadableTls>>,
     /// The settings at start; some of them cannot change without a restart.
     started_with: ServerSettings,
     /// The files as they were last read. A reload holds the lock throughout, so that of two
     /// concurrent reloads the later one wins.
-    versions: Mutex<FileVersions>,
+    pub(super) versions: Mutex<FileVersions>,
     state: Mutex<ManagerState>,
     /// Where run-time rules and overrides are kept.
     pub(super) store: Arc<dyn RuntimeStore>,
@@ -52,6 +52,10 @@ pub(super) struct ManagerState {
     pub(super) file: Vec<LoadedRule>,
     /// The limits of Envoy's domains.
     pub(super) envoy: Option<Arc<EnvoyConfig>>,
+    /// The last valid resources of a control plane, if one has sent any.
+    pub(super) resources: Option<Arc<[EnvoyResource]>>,
+    /// Why the last resources of a control plane were refused.
+    pub(super) resource_error: Option<String>,
     /// Run-time rules and overrides.
     pub(super) runtime: RuntimeLayers,
     /// By how much the clock of the store is ahead, in microseconds.
@@ -68,7 +72,7 @@ pub(super) struct ManagerState {
     pub(super) next_repair: Option<Micros>,
     /// Polls of the store without a reply since the last reply.
     pub(super) failed_polls: u32,
-    loaded_at: Micros,
+    pub(super) loaded_at: Micros,
     error: Option<String>,
     /// What the last reload changed.
     changes: Option<Arc<PolicyDiff>>,
@@ -97,7 +101,7 @@ pub enum ReloadError {
 impl ReloadError {
     /// The problems and their positions, without the lines of the file: the health endpoint is
     /// public, and some lines contain keys of customers.
-    fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let Self::Faulty(problems) = self else { return self.to_string() };
         let one = |problem: &Problem| match (problem.file(), problem.line(), problem.column()) {
             (Some(file), Some(line), Some(column)) => {
@@ -139,6 +143,8 @@ impl PolicyManager {
             settings: read.policy.settings,
             file: read.policy.rules,
             envoy: read.envoy,
+            resources: None,
+            resource_error: None,
             runtime: RuntimeLayers::default(),
             ahead: 0,
             inactive: HashMap::new(),
@@ -186,7 +192,7 @@ impl PolicyManager {
     pub fn reload(&self) -> Result<(), ReloadError> {
         let mut versions = lock(&self.versions);
         // Before the state is locked: a slow disk must not delay requests for the rules.
-        let read = self.read(&mut versions);
+        let read = self.read(&mut versions).and_then(|read| self.with_resources(read));
         let mut state = lock(&self.state);
         let result = match read {
             Ok(read) => self.apply(&mut state, read).map_err(ReloadError::Invalid),
@@ -293,7 +299,7 @@ impl PolicyManager {
         let state = self.state();
         PolicyStatus {
             loaded_at: state.loaded_at,
-            error: state.error.clone(),
+            error: state.error.clone().or_else(|| state.resource_error.clone()),
             runtime: state.runtime_problem(self.store.is_shared()),
         }
     }
@@ -380,7 +386,7 @@ pub(super) fn rule_hash(rule: &RuleFile) -> String {
     format!("{:016x}", text.iter().fold(OFFSET, fnv))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

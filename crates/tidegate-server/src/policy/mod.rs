@@ -2,6 +2,7 @@
 //! observe, shutdown, text, tls.
 
 mod change_error;
+mod control_plane;
 pub(crate) mod diff;
 pub(crate) mod files;
 mod layers;
@@ -22,4 +23,7 @@ pub use self::runtime_rules::{Actor, CountsOnDelete, PutCondition};
 pub(crate) use self::runtime_rules::{
     ListedOverride, ListedRule, OverrideEnd, PutResult, RulePage,
 };
-pub use self::sources::{EnvoySource, LoadedSources, PolicySource, PolicySources, SAMPLE};
+pub(crate) use self::sources::EnvoyResource;
+pub use self::sources::{
+    EnvoyOrigin, EnvoySource, LoadedSources, PolicySource, PolicySources, SAMPLE,
+};

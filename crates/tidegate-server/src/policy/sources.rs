@@ -44,11 +44,23 @@ impl PolicySource {
 /// Where the limits of Envoy's domains come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EnvoySource {
-    /// The folder of the YAML files.
-    pub folder: PathBuf,
-    /// How two files of one domain are treated.
+    /// Who provides them.
+    pub origin: EnvoyOrigin,
+    /// How two files or resources of one domain are treated.
     pub same_domain: DuplicateDomain,
 }
+
+/// Who provides the limits of Envoy's domains.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EnvoyOrigin {
+    /// A folder of YAML files, watched for changes.
+    Folder(PathBuf),
+    /// A control plane; see [`PolicyManager::set_resources`](super::PolicyManager::set_resources).
+    ControlPlane,
+}
+
+/// One resource of a control plane: its name, and its limits as a YAML file.
+pub(crate) type EnvoyResource = (String, String);
 
 /// The contents of all sources.
 #[derive(Debug)]
@@ -116,14 +128,33 @@ impl PolicySources {
         });
         let tls =
             files.as_ref().or(of_policy).map(|files| ServerTls::load(files, reader)).transpose()?;
-        let Some(EnvoySource { folder, same_domain }) = &self.envoy else {
+        let Some(source) = &self.envoy else {
             return Ok(LoadedSources { policy, envoy: None, tls });
         };
-        let ServerSettings { on_store_failure, fallback_ratio, .. } = &policy.settings;
-        let on_store_failure = on_store_failure.at(*fallback_ratio);
-        let options = EnvoyLoadOptions { same_domain: *same_domain, on_store_failure };
-        let envoy = EnvoyConfig::load_from(folder, &options, reader)?;
+        let envoy = match &source.origin {
+            EnvoyOrigin::Folder(folder) => {
+                EnvoyConfig::load_from(folder, &source.options(&policy.settings), reader)?
+            }
+            EnvoyOrigin::ControlPlane => EnvoyConfig::pending(),
+        };
         Ok(LoadedSources { policy, envoy: Some(Arc::new(envoy)), tls })
+    }
+}
+
+impl EnvoySource {
+    /// The limits of these resources.
+    pub(super) fn load_resources(
+        &self,
+        resources: &[EnvoyResource],
+        settings: &ServerSettings,
+    ) -> Result<Arc<EnvoyConfig>, Problems> {
+        let texts = resources.iter().map(|(name, text)| (&**name, &**text));
+        EnvoyConfig::load_resources(texts, &self.options(settings)).map(Arc::new)
+    }
+
+    fn options(&self, settings: &ServerSettings) -> EnvoyLoadOptions {
+        let on_store_failure = settings.on_store_failure.at(settings.fallback_ratio);
+        EnvoyLoadOptions { same_domain: self.same_domain, on_store_failure }
     }
 }
 

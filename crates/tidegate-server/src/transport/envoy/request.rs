@@ -116,6 +116,10 @@ impl<'a> LimitMatches<'a> {
             let max = Call::MAX_CHARGES;
             return Err(EnvoyError::Invalid(format!("{count} descriptors; send at most {max}")));
         }
+        if config.is_some_and(EnvoyConfig::is_pending) {
+            let detail = "no configuration from the control plane yet; nothing was charged";
+            return Err(EnvoyError::Unavailable(detail.into()));
+        }
         let domain = config.and_then(|config| config.domain(&request.domain));
         let mut all = SmallVec::with_capacity(count);
         for descriptor in &request.descriptors {

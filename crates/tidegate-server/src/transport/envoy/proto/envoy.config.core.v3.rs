@@ -9,3 +9,19 @@ pub struct HeaderValue {
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
 }
+/// A client of a control plane.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Node {
+    /// Identifies the client; the control plane chooses its resources by it.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// More about the client.
+    #[prost(message, optional, tag = "3")]
+    pub metadata: ::core::option::Option<::prost_types::Struct>,
+    /// Program of the client.
+    #[prost(string, tag = "6")]
+    pub user_agent_name: ::prost::alloc::string::String,
+    /// Its version.
+    #[prost(string, tag = "7")]
+    pub user_agent_version: ::prost::alloc::string::String,
+}

@@ -1,21 +1,22 @@
-//! `tidegate serve`
+//! `tidegate serve`. Imports: nothing.
+
+mod envoy_args;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tidegate::Span;
-use tidegate::policy::Enforcement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
+use self::envoy_args::EnvoyArgs;
 use crate::error::{CliError, ExitStatus};
 use crate::output::print_line;
 use crate::store_args::StoreArgs;
 use tidegate_config::MemorySize;
-use tidegate_config::envoy::DuplicateDomain;
 use tidegate_server::HostName;
 use tidegate_server::internal::observe::logging;
 use tidegate_server::internal::observe::otlp;
@@ -23,13 +24,12 @@ use tidegate_server::internal::observe::otlp::collector::Collector;
 use tidegate_server::internal::observe::otlp::sampling::SamplingRatio;
 use tidegate_server::internal::observe::systemd;
 use tidegate_server::internal::observe::systemd::NotifyState;
+use tidegate_server::internal::policy::PolicySource;
 use tidegate_server::internal::policy::watcher;
-use tidegate_server::internal::policy::{EnvoySource, PolicySource};
 use tidegate_server::internal::transport::auth::AuthTokens;
-use tidegate_server::internal::transport::envoy::settings::{EnvoySettings, ResponseHeaders};
 use tidegate_server::internal::transport::listener;
 use tidegate_server::internal::transport::listener::{Timeouts, open_files, panics};
-use tidegate_server::{EnvoyOptions, Exposure, ReadyWhen, Server, ServerOptions, WaitLimits};
+use tidegate_server::{Exposure, ReadyWhen, Server, ServerOptions, WaitLimits};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -135,7 +135,7 @@ struct ListenerArgs {
     /// CA for client certificates; enables mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// Maximum open connections, within the open file limit
+    /// Maximum open connections, within the file limit
     #[arg(long, value_name = "N", default_value_t = listener::ListenerOptions::MAX_CONNECTIONS, value_parser = connections)]
     max_connections: usize,
     /// Maximum requests waiting for permits (wait_ms)
@@ -173,57 +173,6 @@ impl ListenerArgs {
                 total: self.max_waiting,
             },
             deadlines: Timeouts { resp_idle: self.resp_idle, ..Timeouts::default() },
-        }
-    }
-}
-
-/// Envoy's rate limit service.
-#[derive(Args, Debug)]
-struct EnvoyArgs {
-    /// Directory of envoyproxy/ratelimit configuration files
-    #[arg(long, value_name = "DIR")]
-    envoy_config: Option<PathBuf>,
-    /// Merge files of the same domain instead of refusing them
-    #[arg(long, requires = "envoy_config")]
-    envoy_merge: bool,
-    /// Shadow mode for Envoy: evaluate and count, never deny
-    #[arg(long, requires = "envoy_config")]
-    envoy_shadow: bool,
-    /// Rate limit headers for Envoy: off, envoy or tidegate
-    #[arg(long, value_name = "STYLE", default_value = "off", hide_possible_values = true)]
-    envoy_headers: EnvoyHeadersArg,
-    /// Also export metrics under envoyproxy/ratelimit's names
-    #[arg(long)]
-    envoy_stats: bool,
-}
-
-/// Headers that Envoy adds to responses.
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum EnvoyHeadersArg {
-    Off,
-    Envoy,
-    Tidegate,
-}
-
-impl EnvoyArgs {
-    fn options(&self) -> EnvoyOptions {
-        let same_domain =
-            if self.envoy_merge { DuplicateDomain::Merge } else { DuplicateDomain::Refuse };
-        let directory = self.envoy_config.clone();
-        EnvoyOptions {
-            source: directory.map(|folder| EnvoySource { folder, same_domain }),
-            settings: EnvoySettings {
-                headers: match self.envoy_headers {
-                    EnvoyHeadersArg::Off => ResponseHeaders::Off,
-                    EnvoyHeadersArg::Envoy => ResponseHeaders::Envoy,
-                    EnvoyHeadersArg::Tidegate => ResponseHeaders::Tidegate,
-                },
-                enforcement: match self.envoy_shadow {
-                    true => Enforcement::Shadow,
-                    false => Enforcement::Enforce,
-                },
-            },
-            stats: self.envoy_stats,
         }
     }
 }
@@ -288,7 +237,11 @@ async fn serve(options: ServerOptions) -> Result<(), CliError> {
     let (mut stops, mut second_stops) = (StopSignals::new()?, StopSignals::new()?);
     let mut hangup = signal(SignalKind::hangup())?;
     let is_sample = options.source == PolicySource::Sample;
-    let server = Server::bind(options).await?;
+    // The start may wait for a control plane.
+    let server = tokio::select! {
+        server = Server::bind(options) => server?,
+        () = stops.next() => return Ok(()),
+    };
     let (http, resp) = (server.http_address()?, server.resp_address()?);
     let grpc = server.grpc_address()?;
     let tls = server.has_tls();
