@@ -1,0 +1,2 @@
+/** Auto-configuration and its properties. */
+package io.github.tidegate.spring.autoconfigure;

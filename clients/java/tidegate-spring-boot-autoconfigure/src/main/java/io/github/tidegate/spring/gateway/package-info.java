@@ -1,0 +1,2 @@
+/** Spring Cloud Gateway. */
+package io.github.tidegate.spring.gateway;

@@ -1,0 +1,2 @@
+/** Micrometer. */
+package io.github.tidegate.spring.metrics;

@@ -1,0 +1,2 @@
+/** {@link io.github.tidegate.spring.RateLimit} on methods of beans. */
+package io.github.tidegate.spring;

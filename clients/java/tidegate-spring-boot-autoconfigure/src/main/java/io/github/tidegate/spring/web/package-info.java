@@ -1,0 +1,2 @@
+/** Filters by policy, and responses to denied requests. */
+package io.github.tidegate.spring.web;
