@@ -107,7 +107,7 @@ pub mod transport {
     }
     pub mod http {
         pub use crate::transport::http::{
-            AppState, decision_json, inspection_json, live_example, router,
+            AppContext, AppState, decision_json, inspection_json, live_example, router,
         };
     }
     pub mod listener {

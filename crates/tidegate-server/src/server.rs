@@ -376,7 +376,7 @@ impl Server {
             metrics: metrics.clone(),
             deadlines,
         };
-        let app = http::AppState {
+        let app = http::AppState::from(http::AppContext {
             service: service.clone(),
             policies,
             tokens: tokens.clone(),
@@ -384,7 +384,7 @@ impl Server {
             envoy,
             drain: drain.clone(),
             ready_when,
-        };
+        });
         workers.serve_health(listeners.health, &acceptor, &app);
         let pages = console::router(ConsoleContext { app: app.clone(), console });
         let router = http::router(app, &services, pages);

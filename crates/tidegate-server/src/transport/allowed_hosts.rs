@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use axum::extract::Request;
-use http::header::HOST;
+use http::header::{HOST, HeaderValue};
 use http::uri::Authority;
 
 /// A host name of this server, without a port.
@@ -58,13 +58,23 @@ impl AllowedHosts {
 
     /// Whether the request is for this server.
     pub(crate) fn include(&self, request: &Request) -> bool {
-        hosts(request).next().is_some() && !self.exclude(request)
+        let has_host = request.headers().contains_key(HOST) || request.uri().authority().is_some();
+        has_host && !self.exclude(request)
     }
 
     /// Whether the request is for another server. A request can have a host in its URI and in
     /// headers; all of them must match. Browsers always send one; other clients may send none.
     pub(crate) fn exclude(&self, request: &Request) -> bool {
-        !hosts(request).all(|host| host.is_some_and(|host| self.has(host.host())))
+        let includes = |value: &HeaderValue| {
+            let Ok(text) = value.to_str() else { return false };
+            match plain_host(text) {
+                Some(host) => self.has(host),
+                None => text.parse().is_ok_and(|authority: Authority| self.has(authority.host())),
+            }
+        };
+        let in_uri = request.uri().authority();
+        !(in_uri.is_none_or(|authority| self.has(authority.host()))
+            && request.headers().get_all(HOST).iter().all(includes))
     }
 
     /// Whether only this machine can connect.
@@ -88,11 +98,13 @@ impl AllowedHosts {
     }
 }
 
-/// The hosts in the URI and the headers; `None` is one that is invalid.
-fn hosts(request: &Request) -> impl Iterator<Item = Option<Authority>> {
-    let in_headers = request.headers().get_all(HOST).iter();
-    let in_headers = in_headers.map(|value| value.to_str().ok()?.parse().ok());
-    request.uri().authority().cloned().into_iter().map(Some).chain(in_headers)
+/// The host of an authority that is a name or an IPv4 address, with a port or without. Any other
+/// needs the whole parser, which copies it.
+fn plain_host(authority: &str) -> Option<&str> {
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "0"));
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'.' || b == b'-';
+    let is_port = (1..=5).contains(&port.len()) && port.bytes().all(|b| b.is_ascii_digit());
+    (is_port && !host.is_empty() && host.bytes().all(is_name)).then_some(host)
 }
 
 #[cfg(test)]

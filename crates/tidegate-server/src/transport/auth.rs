@@ -4,11 +4,11 @@ use std::fmt;
 use std::hint::black_box;
 use std::path::Path;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tidegate_tower::extract;
 
 /// Header of the token, for callers whose `Authorization` is not meant for this server.
-const TOKEN_HEADER: &str = "x-tidegate-token";
+static TOKEN_HEADER: HeaderName = HeaderName::from_static("x-tidegate-token");
 
 /// Access of a caller. Each level includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -115,7 +115,7 @@ impl AuthTokens {
 /// The token of a request. `X-Tidegate-Token` takes precedence over `Authorization: Bearer`,
 /// because proxies pass on the client's `Authorization`.
 pub(crate) fn token_from_headers(headers: &HeaderMap) -> Option<&[u8]> {
-    match headers.contains_key(TOKEN_HEADER) {
+    match headers.contains_key(&TOKEN_HEADER) {
         true => own_token(headers),
         false => extract::bearer(headers).map(str::as_bytes),
     }
@@ -123,7 +123,7 @@ pub(crate) fn token_from_headers(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// The token in `X-Tidegate-Token`. Different values of it are none.
 pub(crate) fn own_token(headers: &HeaderMap) -> Option<&[u8]> {
-    extract::header(headers, TOKEN_HEADER).map(str::as_bytes)
+    extract::header(headers, TOKEN_HEADER.as_str()).map(str::as_bytes)
 }
 
 /// Compares in time that does not depend on where the tokens differ. An empty token never matches.
@@ -218,12 +218,12 @@ mod tests {
     fn two_different_tokens_are_none() {
         let of = |lines: &[(&'static str, &str)]| {
             let line = |(name, value): &(&'static str, &str)| {
-                (http::HeaderName::from_static(name), value.parse().unwrap())
+                (HeaderName::from_static(name), value.parse().unwrap())
             };
             let headers: HeaderMap = lines.iter().map(line).collect();
             token_from_headers(&headers).map(<[u8]>::to_vec)
         };
-        let (own, bearer) = (|token| (TOKEN_HEADER, token), ("authorization", "Bearer b"));
+        let (own, bearer) = (|token| (TOKEN_HEADER.as_str(), token), ("authorization", "Bearer b"));
         assert_eq!(of(&[own("a"), bearer]), Some(b"a".to_vec()));
         assert_eq!(of(&[own("a"), own("a")]), Some(b"a".to_vec()));
         assert_eq!(of(&[bearer]), Some(b"b".to_vec()));

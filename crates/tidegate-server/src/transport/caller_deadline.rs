@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tidegate::{CallerDeadline, Clock};
 
 /// The header of gRPC clients, Envoy among them.
-const GRPC_TIMEOUT: &str = "grpc-timeout";
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// The header that Envoy adds to HTTP requests, in milliseconds.
-const HTTP_TIMEOUT: &str = "x-envoy-expected-rq-timeout-ms";
+static HTTP_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
 /// How long before the end of its timeout the caller gets a response.
 const MARGIN: Duration = Duration::from_millis(5);
 /// The shortest wait for the store.
@@ -28,13 +28,13 @@ pub(crate) async fn within_deadline<F: Future>(
 
 /// The timeout of an HTTP request.
 pub(crate) fn http_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let millis = headers.get(HTTP_TIMEOUT)?.to_str().ok()?.parse().ok()?;
+    let millis = headers.get(&HTTP_TIMEOUT)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_millis(millis)).filter(|timeout| !timeout.is_zero())
 }
 
 /// The timeout of a gRPC request: at most eight digits and a unit.
 pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let is_number = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
     let value = digits.parse().ok().filter(|_| is_number)?;
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn timeouts_are_read_from_headers() {
-        let headers = |name: &'static str, value: &str| {
-            HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())])
+        let headers = |name: &HeaderName, value: &str| {
+            HeaderMap::from_iter([(name.clone(), value.parse().unwrap())])
         };
         let ms = |ms| Some(Duration::from_millis(ms));
         for (text, expected) in [
@@ -74,10 +74,10 @@ mod tests {
             ("123456789m", None),
             ("20\u{b5}", None),
         ] {
-            assert_eq!(grpc_timeout(&headers(GRPC_TIMEOUT, text)), expected, "{text}");
+            assert_eq!(grpc_timeout(&headers(&GRPC_TIMEOUT, text)), expected, "{text}");
         }
         for (text, expected) in [("150", ms(150)), ("0", None), ("-1", None), ("15s", None)] {
-            assert_eq!(http_timeout(&headers(HTTP_TIMEOUT, text)), expected, "{text}");
+            assert_eq!(http_timeout(&headers(&HTTP_TIMEOUT, text)), expected, "{text}");
         }
         assert_eq!(http_timeout(&HeaderMap::new()), None);
     }

@@ -2,11 +2,13 @@
 //! crate.
 
 use http::header::{HOST, ORIGIN};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderName, Uri};
+
+static SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Whether a browser sends the request for a page of this server. False for other clients.
 pub(crate) fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
-    if let Some(site) = headers.get("sec-fetch-site") {
+    if let Some(site) = headers.get(&SEC_FETCH_SITE) {
         return site == "same-origin";
     }
     // Over HTTP/2 the host is part of the URI.
@@ -21,7 +23,7 @@ pub(crate) fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
 /// Whether a browser sends the request for a page of another site. Other clients send neither
 /// `Sec-Fetch-Site` nor `Origin`; a user who enters the address sends `Sec-Fetch-Site: none`.
 pub(crate) fn is_cross_site(uri: &Uri, headers: &HeaderMap) -> bool {
-    match headers.get("sec-fetch-site") {
+    match headers.get(&SEC_FETCH_SITE) {
         Some(site) => site != "same-origin" && site != "none",
         None => headers.contains_key(ORIGIN) && !is_same_origin(uri, headers),
     }

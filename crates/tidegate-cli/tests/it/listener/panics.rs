@@ -121,7 +121,7 @@ impl InProcessListeners {
         let (address, clock) = ("127.0.0.1:0".parse().unwrap(), service.clock().clone());
         let console = Arc::new(ConsoleState::new(address, CookieSecurity::Off, clock));
         let (service_too, tokens_too) = (service.clone(), tokens.clone());
-        let endpoint = http::AppState {
+        let endpoint = http::AppState::from(http::AppContext {
             service: service_too,
             policies,
             tokens: tokens_too,
@@ -129,7 +129,7 @@ impl InProcessListeners {
             envoy,
             drain,
             ready_when: Default::default(),
-        };
+        });
         let pages = console::router(ConsoleContext { app: endpoint.clone(), console });
         let router = http::router(endpoint, &grpc, pages);
         let runtime = Runtime::new().unwrap();

@@ -38,7 +38,7 @@ use crate::transport::cross_site::is_cross_site;
 use crate::transport::listener::Timeouts;
 use crate::transport::listener::body_deadline::{BodyTimedOut, DeadlineBody, ShutdownBody};
 use crate::transport::listener::guarded_body::GuardedBody;
-use crate::transport::listener::http_connection::PanicResponse;
+use crate::transport::listener::http_connection::{ConnectionInfo, PanicResponse};
 use crate::transport::listener::panics::{Panicked, catch_panics};
 use crate::transport::listener::partial_requests::{BudgetedBody, RequestBudgetExhausted};
 use crate::transport::listener::request_activity::ResponseTimeout;
@@ -232,7 +232,7 @@ fn timed_out() -> Status {
 
 /// The listener that accepted the connection.
 fn listener_of<B>(request: &Request<B>) -> ListenerKind {
-    request.extensions().get().copied().unwrap_or(ListenerKind::Grpc)
+    ConnectionInfo::of(request.extensions()).map_or(ListenerKind::Grpc, |it| it.listener)
 }
 
 fn is_rate_limit(path: &str) -> bool {

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use super::problem::HttpProblem;
 use super::state::AppState;
 use crate::observe::traffic::TrafficStats;
+use crate::shutdown::Shutdown;
 use crate::transport::listener::request_activity::ResponseTimeout;
 
 /// Longest frame of a response body, in bytes.
@@ -45,7 +46,8 @@ pub(crate) fn follow(app: AppState, source: impl EventSource) -> Result<Response
         return Err(HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     };
     let ticks = app.service.traffic().ticks();
-    let follower = EventFollower { app, source, ticks, is_first: true };
+    let drain = app.drain.clone();
+    let follower = EventFollower { app, drain, source, ticks, is_first: true };
     let body = EventBody { pending: None, next: Some(follower.next()), _permit: Some(permit) };
     let headers = [(CONTENT_TYPE, EVENT_STREAM), (CACHE_CONTROL, "no-store")];
     let mut response = (headers, axum::body::Body::new(body)).into_response();
@@ -60,6 +62,7 @@ pub(crate) fn one(bytes: PendingBytes) -> axum::body::Body {
 
 struct EventFollower<S> {
     app: AppState,
+    drain: Shutdown,
     source: S,
     ticks: watch::Receiver<u64>,
     is_first: bool,
@@ -77,7 +80,7 @@ impl<S: EventSource> EventFollower<S> {
                 if !self.is_first {
                     tokio::select! {
                         biased;
-                        () = self.app.drain.begun() => return None,
+                        () = self.drain.begun() => return None,
                         changed = self.ticks.changed() => changed.ok()?,
                     }
                 }

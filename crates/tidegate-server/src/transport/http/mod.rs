@@ -6,6 +6,7 @@ mod guard;
 pub(crate) mod handlers;
 mod health_listener;
 pub(crate) mod json;
+mod measure;
 mod openapi;
 pub(crate) mod problem;
 pub(crate) mod read_body;
@@ -20,4 +21,4 @@ pub use self::json::decision_json;
 #[doc(hidden)]
 pub use self::openapi::live_example;
 pub use self::router::router;
-pub use self::state::AppState;
+pub use self::state::{AppContext, AppState};

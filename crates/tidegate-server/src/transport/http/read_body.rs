@@ -1,5 +1,8 @@
 //! Request bodies: size, deadline, content type and JSON errors.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -15,6 +18,7 @@ use super::problem::HttpProblem;
 use super::state::AppState;
 use crate::observe::metrics::ListenerKind;
 use crate::transport::auth::AccessLevel;
+use crate::transport::listener::http_connection::ConnectionInfo;
 use crate::transport::listener::partial_requests::{BudgetedBody, RequestBudgetExhausted};
 
 /// Longest body, in bytes.
@@ -62,14 +66,21 @@ pub(crate) async fn read_bytes(
         return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
     const TOO_LONG: (StatusCode, &str) = (StatusCode::PAYLOAD_TOO_LARGE, "body larger than 64 KiB");
-    let listener = request.extensions().get().copied().unwrap_or(ListenerKind::Http);
+    let connection = ConnectionInfo::of(request.extensions());
+    let listener = connection.map_or(ListenerKind::Http, |connection| connection.listener);
     let body = request.into_body();
     // A body whose announced length is too large is refused before it is read.
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(HttpProblem::new(TOO_LONG.0, TOO_LONG.1));
     }
-    let reading = Limited::new(BudgetedBody::new(body, listener), MAX_BODY).collect();
-    let (status, detail) = match tokio::time::timeout(BODY_DEADLINE, reading).await {
+    let mut reading = pin!(Limited::new(BudgetedBody::new(body, listener), MAX_BODY).collect());
+    // Most bodies arrive with their head and need no timer.
+    let arrived = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
+    let read = match arrived {
+        Poll::Ready(read) => Ok(read),
+        Poll::Pending => tokio::time::timeout(BODY_DEADLINE, reading).await,
+    };
+    let (status, detail) = match read {
         Ok(Ok(body)) => return Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => TOO_LONG,
         Ok(Err(error)) if error.is::<RequestBudgetExhausted>() => {

@@ -19,7 +19,10 @@ pub(crate) fn json(
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    (status, headers, bytes).into_response()
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
 }
 
 /// A JSON body with status 200.

@@ -1,47 +1,34 @@
-//! Router of the HTTP listener, with timing and tracing of calls.
+//! Router of the HTTP listener.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post, put};
-use http::{Method, StatusCode};
+use axum::routing::future::RouteFuture;
+use axum::routing::{MethodRouter, any, get, post, put};
+use http::StatusCode;
+use hyper::body::Incoming;
+use tower::Service;
 
-use super::guard::{refuse_other_sites, require_host};
+use super::guard::{from_own_site, has_host, missing_host, refuse_other_sites};
 use super::handlers::{
     check, envoy_json, forward_auth, keys, live, overrides, reservation, rules, simulate, status,
 };
+use super::measure::measure;
 use super::openapi;
 use super::problem::HttpProblem;
 use super::state::AppState;
-use crate::observe::metrics::ListenerKind;
-use crate::observe::otlp::{RequestSpan, Tracer};
-use crate::transport::auth::AccessLevel;
-use crate::transport::caller_deadline::{http_timeout, within_deadline};
 use crate::transport::envoy::grpc::GrpcServices;
 use crate::transport::listener::http_connection::PanicResponse;
 
 /// The HTTP API, the gRPC services and `pages`, the console's.
-pub fn router(app: AppState, grpc: &GrpcServices, pages: Router) -> Router {
-    // The durations of these calls are observed.
-    let calls = Router::new()
-        .route("/v1/check", post(check::check))
-        .route("/v1/record", post(check::record))
-        .route("/v1/refund", post(check::refund))
-        .route("/v1/reserve", post(reservation::reserve))
-        .route("/v1/commit", post(reservation::commit))
-        .route("/v1/cancel", post(reservation::cancel))
-        .route("/v1/renew", post(reservation::renew))
-        .route("/v1/extend", post(reservation::extend))
-        .route("/json", post(envoy_json::should_rate_limit))
-        .route_layer(from_fn_with_state(app.clone(), measure));
+pub fn router(app: AppState, grpc: &GrpcServices, pages: Router) -> HttpService {
     let one_rule = get(rules::show).put(rules::put).delete(rules::delete);
     let changes = put(overrides::put).delete(overrides::delete);
-    let api = calls
+    let api = Router::new()
         .route("/v1/keys/{rule}/{key}", get(keys::inspect).delete(keys::reset))
         .route("/v1/keys", get(keys::inspect).delete(keys::reset))
         .route("/v1/explain", get(keys::explain))
@@ -51,13 +38,22 @@ pub fn router(app: AppState, grpc: &GrpcServices, pages: Router) -> Router {
         .route("/v1/overrides", changes.get(overrides::list))
         .route("/v1/live", get(live::live))
         .route("/v1/simulate", post(simulate::simulate))
-        .route_layer(from_fn_with_state(app.clone(), refuse_other_sites));
+        .route_layer(from_fn_with_state(app.clone(), from_own_site));
     // A proxy may pass on the client's Host, Origin and Sec-Fetch-Site.
-    let forward_auth = Router::new()
-        .route("/v1/authorize", any(forward_auth::authorize))
-        .route_layer(from_fn_with_state(app.clone(), measure));
+    let authorize = any(|State(app): State<AppState>, request: Request| {
+        measure(app, request, forward_auth::authorize)
+    });
     let all = api
-        .merge(forward_auth)
+        .route("/v1/check", call(check::check))
+        .route("/v1/record", call(check::record))
+        .route("/v1/refund", call(check::refund))
+        .route("/v1/reserve", call(reservation::reserve))
+        .route("/v1/commit", call(reservation::commit))
+        .route("/v1/cancel", call(reservation::cancel))
+        .route("/v1/renew", call(reservation::renew))
+        .route("/v1/extend", call(reservation::extend))
+        .route("/json", call(envoy_json::should_rate_limit))
+        .route("/v1/authorize", authorize)
         .route("/metrics", get(status::metrics))
         .route("/healthz", get(status::health))
         .route("/readyz", get(status::ready))
@@ -70,69 +66,57 @@ pub fn router(app: AppState, grpc: &GrpcServices, pages: Router) -> Router {
     with_fallbacks(all, app)
 }
 
+/// A call that checks or settles, which is measured. It calls its handler directly: as middleware,
+/// each of these steps would copy the route and allocate a future for every request.
+fn call<H, F>(handler: H) -> MethodRouter<AppState>
+where
+    H: Fn(State<AppState>, Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, HttpProblem>> + Send + 'static,
+{
+    post(|State(app): State<AppState>, request: Request| async move {
+        refuse_other_sites(&app, &request)?;
+        Ok::<_, HttpProblem>(measure(app, request, handler).await)
+    })
+}
+
 /// The probes alone.
-pub(super) fn health_router(app: AppState) -> Router {
+pub(super) fn health_router(app: AppState) -> HttpService {
     let all =
         Router::new().route("/healthz", get(status::health)).route("/readyz", get(status::ready));
     with_fallbacks(all, app)
 }
 
-fn with_fallbacks(all: Router<AppState>, app: AppState) -> Router {
+fn with_fallbacks(all: Router<AppState>, app: AppState) -> HttpService {
     let all = all.fallback(not_found).method_not_allowed_fallback(method_not_allowed);
-    all.layer(from_fn(require_host)).with_state(app)
+    HttpService(all.with_state(app))
 }
 
-impl PanicResponse<axum::body::Body> for Router {
+/// A router for requests that have a host.
+#[derive(Clone, Debug)]
+pub struct HttpService(Router);
+
+impl Service<http::Request<Incoming>> for HttpService {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = RouteFuture<Infallible>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<http::Request<Incoming>>::poll_ready(&mut self.0, context)
+    }
+
+    fn call(&mut self, request: http::Request<Incoming>) -> Self::Future {
+        match has_host(&request) {
+            true => self.0.call(request),
+            false => Router::new().fallback(missing_host).call(request),
+        }
+    }
+}
+
+impl PanicResponse<axum::body::Body> for HttpService {
     fn panic_response() -> Response {
         let detail = "internal error; the request may have been charged: retry with an id";
         HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
     }
-}
-
-/// Observes the duration of a call, and runs it in a span if it is sampled, with the deadline of
-/// its caller.
-async fn measure(State(app): State<AppState>, request: Request, next: Next) -> Response {
-    let clock = app.service.clock();
-    let before = clock.elapsed();
-    let begin = |tracer: &Arc<Tracer>| {
-        // Without access, the caller's traceparent does not decide whether there is a span.
-        let headers =
-            Some(request.headers()).filter(|it| app.admit(AccessLevel::Check, it).is_ok());
-        tracer.begin(ListenerKind::Http, headers)
-    };
-    let span = app.service.tracer().and_then(begin);
-    let timeout = http_timeout(request.headers());
-    // Boxed: a request that waits for permits would else hold the larger of both several times.
-    let handled: Pin<Box<dyn Future<Output = Response> + Send>> = match span {
-        Some(span) => Box::pin(traced(span, request, next)),
-        None => Box::pin(next.run(request)),
-    };
-    let response = within_deadline(timeout, clock, handled).await;
-    let took: Duration = clock.elapsed().saturating_sub(before).into();
-    app.service.metrics().observe(ListenerKind::Http, took);
-    response
-}
-
-/// Runs a call in a span.
-async fn traced(span: RequestSpan, request: Request, next: Next) -> Response {
-    // Paths of calls contain nothing of the caller's; a method may.
-    let route = request.uri().path().to_owned();
-    let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::HEAD];
-    let method = known.into_iter().find(|method| method == request.method());
-    let mut span = match method {
-        Some(method) => {
-            let span = span.named(format!("{method} {route}"));
-            span.with("http.request.method", method.as_str().to_owned())
-        }
-        None => span.named(format!("HTTP {route}")).with("http.request.method", "_OTHER"),
-    }
-    .with("http.route", route);
-    let response = span.around(next.run(request)).await;
-    span.set("http.response.status_code", response.status().as_u16().into());
-    if response.status().is_server_error() {
-        span.fail();
-    }
-    response
 }
 
 async fn not_found() -> HttpProblem {

@@ -1,6 +1,7 @@
 //! State of all HTTP handlers, and the access check that they share.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -17,11 +18,14 @@ use crate::shutdown::Shutdown;
 use crate::transport::allowed_hosts::AllowedHosts;
 use crate::transport::auth::{AccessLevel, AuthTokens, token_from_headers};
 use crate::transport::envoy::service::EnvoyService;
-use crate::transport::listener::http_connection::PeerAddr;
+use crate::transport::listener::http_connection::ConnectionInfo;
 
-/// State of all HTTP handlers. Cheap to clone.
+/// State of all HTTP handlers. One pointer: each request clones it several times.
 #[derive(Clone)]
-pub struct AppState {
+pub struct AppState(Arc<AppContext>);
+
+/// What an [`AppState`] points to.
+pub struct AppContext {
     /// Shared with the other listeners.
     pub service: Arc<CheckService>,
     /// Lists, sets and deletes rules.
@@ -38,6 +42,20 @@ pub struct AppState {
     pub ready_when: ReadyWhen,
 }
 
+impl From<AppContext> for AppState {
+    fn from(context: AppContext) -> Self {
+        Self(Arc::new(context))
+    }
+}
+
+impl Deref for AppState {
+    type Target = AppContext;
+
+    fn deref(&self) -> &AppContext {
+        &self.0
+    }
+}
+
 impl AppState {
     /// Refuses a request whose token grants less than `needed`.
     pub(crate) fn admit(
@@ -45,8 +63,11 @@ impl AppState {
         needed: AccessLevel,
         headers: &HeaderMap,
     ) -> Result<(), HttpProblem> {
+        if self.tokens.access() >= needed {
+            return Ok(());
+        }
         let granted = token_from_headers(headers).and_then(|token| self.tokens.access_with(token));
-        if granted.max(Some(self.tokens.access())) >= Some(needed) {
+        if granted >= Some(needed) {
             return Ok(());
         }
         if needed == AccessLevel::Admin && !self.tokens.has_admin() {
@@ -75,7 +96,7 @@ impl AppState {
 
     /// The client address of a request, considering trusted proxies.
     pub(crate) fn client_ip(&self, parts: &Parts) -> Option<IpAddr> {
-        let peer = parts.extensions.get::<PeerAddr>()?.0;
+        let peer = ConnectionInfo::of(&parts.extensions)?.peer?;
         Some(self.service.active().trusted.client_ip(peer, &parts.headers))
     }
 

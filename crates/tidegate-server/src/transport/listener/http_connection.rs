@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use http::Extensions;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -28,9 +29,23 @@ use crate::check::WaitCount;
 use crate::observe::metrics::{ListenerKind, OpenConnection};
 use crate::shutdown::Shutdown;
 
-/// Address of the peer of a connection; an extension of every request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerAddr(pub IpAddr);
+/// The connection of a request; an extension of every request.
+#[derive(Debug)]
+pub(crate) struct ConnectionInfo {
+    /// Address of the peer; none if the connection is closed already.
+    pub(crate) peer: Option<IpAddr>,
+    /// The listener that accepted it.
+    pub(crate) listener: ListenerKind,
+    /// Its requests that wait for permits.
+    pub(crate) waits: WaitCount,
+}
+
+impl ConnectionInfo {
+    /// The connection of the request with these extensions.
+    pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
+        extensions.get::<Arc<Self>>().map(|connection| &**connection)
+    }
+}
 
 /// Response of a service to a request that panicked.
 pub trait PanicResponse<B> {
@@ -116,18 +131,15 @@ where
     B::Error: Into<BoxError>,
 {
     let permit = stream.permit.clone();
-    let (peer, waits) = (stream.peer().map(PeerAddr), WaitCount::default());
+    let (peer, listener, waits) = (stream.peer(), open.listener(), WaitCount::default());
+    let connection = Arc::new(ConnectionInfo { peer, listener, waits });
     let activity = Arc::new(RequestActivity::default());
     let open = Arc::new(open);
     let stream =
         TimedStream::new(stream, first, version, activity.clone(), deadlines, open.clone());
     let watched = activity.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
-        if let Some(peer) = peer {
-            request.extensions_mut().insert(peer);
-        }
-        request.extensions_mut().insert(open.listener());
-        request.extensions_mut().insert(waits.clone());
+        request.extensions_mut().insert(connection.clone());
         let (in_flight, open, mut service) = (watched.begin(), open.clone(), service.clone());
         let goes_on = permit.as_ref().is_none_or(|permit| permit.note_request());
         async move {

@@ -6,12 +6,13 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use tidegate_config::RefundToken;
 
-use crate::check::{CheckDecision, Operation, WaitCount};
+use crate::check::{CheckDecision, Operation};
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::json::{CallBody, CheckBody, DecisionBody};
 use crate::transport::http::problem::HttpProblem;
 use crate::transport::http::response;
 use crate::transport::http::state::AppState;
+use crate::transport::listener::http_connection::ConnectionInfo;
 
 /// Longest wait for permits.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -21,7 +22,8 @@ pub(crate) async fn check(
     State(app): State<AppState>,
     request: Request,
 ) -> Result<Response, HttpProblem> {
-    let connection = request.extensions().get::<WaitCount>().cloned().unwrap_or_default();
+    let connection = ConnectionInfo::of(request.extensions());
+    let waits = connection.map(|connection| connection.waits.clone()).unwrap_or_default();
     let body: CheckBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::CHECK)?;
     let checks = body.checks(&app.service)?;
@@ -31,7 +33,7 @@ pub(crate) async fn check(
     let (operation, _waiting) = match body.wait_ms {
         _ if checks.iter().all(|check| check.cost == 0) => (Operation::Peek, None),
         None | Some(0) => (Operation::Check, None),
-        Some(wait) => app.service.begin_wait(Duration::from_millis(wait), &connection),
+        Some(wait) => app.service.begin_wait(Duration::from_millis(wait), &waits),
     };
     let decision = app.service.run(operation, &checks, body.id.as_deref()).await?;
     if operation == Operation::Peek {

@@ -15,7 +15,7 @@ use crate::check::CheckError;
 use crate::transport::auth::own_token;
 use crate::transport::http::problem::{HttpProblem, limit_headers};
 use crate::transport::http::state::AppState;
-use crate::transport::listener::http_connection::PeerAddr;
+use crate::transport::listener::http_connection::ConnectionInfo;
 
 #[derive(Deserialize)]
 pub(crate) struct AuthorizeQuery {
@@ -25,7 +25,6 @@ pub(crate) struct AuthorizeQuery {
 /// `ANY /v1/authorize[?deny_status=403]`
 pub(crate) async fn authorize(
     State(app): State<AppState>,
-    options: Result<Query<AuthorizeQuery>, axum::extract::rejection::QueryRejection>,
     request: Request,
 ) -> Result<Response, HttpProblem> {
     let headers = request.headers();
@@ -36,15 +35,17 @@ pub(crate) async fn authorize(
             return Err(HttpProblem::new(StatusCode::UNAUTHORIZED, detail));
         }
     }
-    let options = options.map_err(|_| HttpProblem::field("deny_status", "invalid query"))?;
-    let deny_status = deny_status(options.0.deny_status.as_deref())?;
+    let Ok(Query(options)) = Query::<AuthorizeQuery>::try_from_uri(request.uri()) else {
+        return Err(HttpProblem::field("deny_status", "invalid query"));
+    };
+    let deny_status = deny_status(options.deny_status.as_deref())?;
     // A refusal that the client can cause must be a denial to the proxy too. Some proxies let a
     // request through if its check fails.
-    let refusal = |field: &str, detail: String| match options.0.deny_status {
+    let refusal = |field: &str, detail: String| match options.deny_status {
         Some(_) => HttpProblem::new(deny_status, detail),
         None => HttpProblem::field(field, detail),
     };
-    let peer = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
+    let peer = ConnectionInfo::of(request.extensions()).and_then(|connection| connection.peer);
     if let Some([one, other]) = OriginalRequest::contradiction(headers) {
         // A proxy sets one family of headers, and a client can add the other, or a second line.
         let detail = match one == other {
