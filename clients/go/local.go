@@ -3,8 +3,10 @@ package tidegate
 import (
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -128,34 +130,37 @@ type shareKey struct {
 
 // localShares are the limits that are known, and what this process has used of its share of them.
 type localShares struct {
-	share  float64
-	seed   maphash.Seed
-	mutex  sync.Mutex
-	limits map[string][]string
-	shares map[shareKey]*localShare
+	share      float64
+	seed       maphash.Seed
+	configured map[string][]string
+	mutex      sync.Mutex
+	limits     map[string][]string
+	shares     map[shareKey]*localShare
 }
 
 func newLocalShares(share float64, limits map[string][]string) (*localShares, error) {
 	if share <= 0 || share > 1 {
 		return nil, fmt.Errorf("tidegate: LocalShare is %v; it is above 0 and at most 1", share)
 	}
-	known := map[string][]string{}
-	for rule, notations := range limits {
+	for _, notations := range limits {
 		for _, notation := range notations {
 			if _, err := parseLimit(notation); err != nil {
 				return nil, err
 			}
 		}
-		known[rule] = notations
 	}
-	shares := map[shareKey]*localShare{}
-	return &localShares{share: share, seed: maphash.MakeSeed(), limits: known, shares: shares}, nil
+	return &localShares{
+		share: share, seed: maphash.MakeSeed(), configured: maps.Clone(limits),
+		limits: maps.Clone(limits), shares: map[shareKey]*localShare{},
+	}, nil
 }
 
 // learn takes over the rules of GET /v1/rules; unchanged limits keep their counts.
 func (l *localShares) learn(rules []wireRule) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
+	l.limits = map[string][]string{}
+	maps.Copy(l.limits, l.configured)
 	for _, rule := range rules {
 		l.limits[rule.Name] = rule.Limits
 		if rule.Shadow {
@@ -163,19 +168,10 @@ func (l *localShares) learn(rules []wireRule) {
 		}
 	}
 	for key := range l.shares {
-		if key.rule != "" && !contains(l.limits[key.rule], key.notation) {
+		if key.rule != "" && !slices.Contains(l.limits[key.rule], key.notation) {
 			delete(l.shares, key)
 		}
 	}
-}
-
-func contains(texts []string, text string) bool {
-	for _, found := range texts {
-		if found == text {
-			return true
-		}
-	}
-	return false
 }
 
 // decide charges every limit of every check, or none.

@@ -97,6 +97,25 @@ func TestRulesInShadowModeNeverDenyAndChangedLimitsStartAnew(t *testing.T) {
 	}
 }
 
+func TestARemovedRuleFallsBackToTheSettings(t *testing.T) {
+	shares, _ := newLocalShares(1, map[string][]string{"a": {"5/h"}})
+	limits := func() (found [2]int64) {
+		for i, rule := range []string{"a", "b"} {
+			found[i] = shares.decide([]Check{{Rule: rule}}, 0).Limit
+		}
+		return found
+	}
+	seven := []string{"7/h"}
+	shares.learn([]wireRule{{Name: "a", Limits: seven}, {Name: "b", Limits: seven}})
+	if found := limits(); found != [2]int64{7, 7} {
+		t.Fatal(found)
+	}
+	shares.learn(nil)
+	if found := limits(); found != [2]int64{5, 0} {
+		t.Fatal(found)
+	}
+}
+
 func TestASilentServerIsCalledByFew(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

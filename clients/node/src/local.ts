@@ -70,21 +70,19 @@ class Share {
 
 /** The limits that are known, and what this process has used of its share of them. */
 export class LocalShares {
-    private readonly limits = new Map<string, readonly string[]>();
+    private limits: Map<string, readonly string[]>;
     private readonly shares = new Map<string, { rule: string; notation: string; share: Share }>();
     private readonly seed = Math.floor(Math.random() * 2 ** 32);
 
     constructor(
         private readonly share: number,
-        limits: Record<string, readonly string[]>,
+        private readonly configured: Record<string, readonly string[]>,
     ) {
         if (!(share > 0 && share <= 1)) {
             throw new RangeError(`localShare is ${share}; it is above 0 and at most 1`);
         }
-        for (const [rule, notations] of Object.entries(limits)) {
-            notations.forEach(parseLimit);
-            this.limits.set(rule, notations);
-        }
+        for (const notation of Object.values(configured).flat()) parseLimit(notation);
+        this.limits = new Map(Object.entries(configured));
     }
 
     get size(): number {
@@ -93,6 +91,7 @@ export class LocalShares {
 
     /** Takes over the rules of `GET /v1/rules`; unchanged limits keep their counts. */
     learn(rules: { name: string; limits: string[]; shadow?: boolean }[]): void {
+        this.limits = new Map(Object.entries(this.configured));
         for (const rule of rules) this.limits.set(rule.name, rule.shadow ? [] : rule.limits);
         for (const [at, { rule, notation }] of this.shares) {
             if (rule !== "" && !this.limits.get(rule)?.includes(notation)) this.shares.delete(at);

@@ -64,6 +64,15 @@ test("rules in shadow mode never deny, and changed limits start anew", () => {
     }
 });
 
+test("a removed rule falls back to the settings", () => {
+    const shares = new LocalShares(1, { a: ["5/h"] });
+    const limits = () => ["a", "b"].map((rule) => shares.decide([{ rule }], 0).limit);
+    shares.learn(["a", "b"].map((name) => ({ name, limits: ["7/h"] })));
+    assert.deepEqual(limits(), [7, 7]);
+    shares.learn([]);
+    assert.deepEqual(limits(), [5, 0]);
+});
+
 test("a silent server is called by few", async () => {
     let accepted = 0;
     const listener = createServer(() => accepted++).listen(0, "127.0.0.1");

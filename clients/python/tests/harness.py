@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 CLIENTS = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("TIDEGATE_BIN", str(CLIENTS.parent / "target/debug/tidegate"))
@@ -62,8 +62,10 @@ class Server:
         store: str = "memory",
         token: Optional[str] = None,
         config: Optional[Path] = CLIENTS / "policy.yaml",
+        options: Sequence[str] = (),
     ) -> None:
         self.config = config
+        self.options = options
         self.redis = Redis() if store == "redis" else None
         self.environment: Dict[str, str] = {**os.environ, "TIDEGATE_LOG": "info"}
         if token is not None:
@@ -77,6 +79,7 @@ class Server:
         if self.config is not None:
             command += ["--config", str(self.config)]
         command += ["--http", self.address, "--resp", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+        command += self.options
         if self.redis is not None:
             command += ["--store", self.redis.url]
         self.log = tempfile.NamedTemporaryFile(prefix="tidegate-", suffix=".log")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
+import ssl
+import subprocess
+import tempfile
 import unittest
 from typing import Any, Dict, List
 
@@ -99,6 +103,13 @@ class Shares(unittest.TestCase):
             shares.learn({"rules": [{"name": "r", "limits": [limit]}]})
             self.assertEqual(shares.decide([Check("r")], 0.0).allowed, expected)
 
+    def test_a_removed_rule_falls_back_to_the_settings(self) -> None:
+        shares = LocalShares(1.0, {"a": ["5/h"]})
+        shares.learn({"rules": [{"name": name, "limits": ["7/h"]} for name in "ab"]})
+        self.assertEqual([shares.decide([Check(name)], 0.0).limit for name in "ab"], [7, 7])
+        shares.learn({"rules": []})
+        self.assertEqual([shares.decide([Check(name)], 0.0).limit for name in "ab"], [5, 0])
+
 
 class Connections(unittest.TestCase):
     def test_one_connection_serves_calls_in_turn_and_a_closed_one_is_replaced(self) -> None:
@@ -133,6 +144,31 @@ class Connections(unittest.TestCase):
                 is_new = client._idle[0].getsockname()[1] != port
                 os._exit(0 if source == "memory" and is_new else 1)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    @unittest.skipUnless(shutil.which("openssl"), "no openssl")
+    def test_both_clients_speak_tls_and_check_the_certificate(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            files = ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
+            names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+            command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+            subprocess.run([*command, *files, *names], check=True, capture_output=True)
+            tls = ["--tls-cert", f"{folder}/cert.pem", "--tls-key", f"{folder}/key.pem"]
+            context = ssl.create_default_context(cafile=f"{folder}/cert.pem")
+            with Server(options=tls) as server:
+                url = server.url.replace("http://", "https://")
+                options: Dict[str, Any] = {"deadline": DEADLINE, "on_no_answer": "deny"}
+
+                async def run() -> str:
+                    async with AsyncClient(url, ssl_context=context, **options) as client:
+                        await client.check("load", "k")
+                        return (await client.check("load", "k")).source
+
+                self.assertEqual(asyncio.run(run()), "memory")
+                with Client(url, ssl_context=context, **options) as trusting:
+                    found = [trusting.check("load", "k").source for _ in range(2)]
+                with Client(url, **options) as distrusting:
+                    found.append(distrusting.check("load", "k").source)
+                self.assertEqual(found, ["memory", "memory", "none"])
 
     def test_a_silent_server_is_called_by_few(self) -> None:
         """Five calls in a row open the circuit; then at most one call a second is sent."""

@@ -88,12 +88,13 @@ class LocalShares:
             raise ValueError(f"local_share is {share}; it is above 0 and at most 1")
         self._share = share
         self._lock = threading.Lock()
-        self._limits: Dict[str, Tuple[str, ...]] = {}
+        self._configured: Dict[str, Tuple[str, ...]] = {}
         self._shares: Dict[Tuple[str, int, str], _Share] = {}
         for rule, notations in limits.items():
             for notation in notations:
                 parse_limit(notation)
-            self._limits[rule] = tuple(notations)
+            self._configured[rule] = tuple(notations)
+        self._limits = self._configured
 
     def learn(self, body: Mapping[str, Any]) -> None:
         """Takes over the rules of ``GET /v1/rules``; unchanged limits keep their counts."""
@@ -102,8 +103,8 @@ class LocalShares:
             enforced = () if rule.get("shadow") else rule["limits"]
             learned[rule["name"]] = tuple(enforced)
         with self._lock:
-            self._limits.update(learned)
-            stale = [at for at in self._shares if at[0] and at[2] not in self._limits[at[0]]]
+            self._limits = {**self._configured, **learned}
+            stale = [at for at in self._shares if at[0] and at[2] not in self._limits.get(at[0], ())]
             for at in stale:
                 del self._shares[at]
 
