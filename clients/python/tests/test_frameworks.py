@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import sys
 import unittest
 from pathlib import Path
@@ -178,6 +179,21 @@ class Documentation(unittest.TestCase):
                 self.assertEqual(found, [200] * 5 + [429])
                 chat = http.post("/chat?prompt=hello", headers={"x-user": "ann"})
                 self.assertEqual(chat.json(), {"prompt_tokens": 5, "completion_tokens": 10})
+
+    def test_the_packages_have_the_version_of_the_server(self) -> None:
+        def version(path: str, pattern: str) -> str:
+            found = re.search(pattern, (CLIENTS / path).read_text(), re.MULTILINE)
+            assert found is not None, path
+            return found.group(1)
+
+        server = version("../Cargo.toml", r'^version = "(.+?)"')
+        for path, pattern in {
+            "python/pyproject.toml": r'^version = "(.+?)"',
+            "python/src/tidegate/__init__.py": r'^__version__ = "(.+?)"',
+            "node/package.json": r'^  "version": "(.+?)"',
+            "go/doc.go": r'^const Version = "(.+?)"',
+        }.items():
+            self.assertEqual(version(path, pattern), server, path)
 
     def test_the_readme_prints_what_it_says(self) -> None:
         text = (HERE / "README.md").read_text()
