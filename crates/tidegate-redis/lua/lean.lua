@@ -21,7 +21,7 @@ local call, read, pack, sub = redis.pcall, struct.unpack, struct.pack, string.su
 local MAX, WHOLE, ASK, ASK_HELD = 9007199254740991, 4503599627370495, 65535, 65534
 local MARGIN, DAY_MS = 1000000, 86400000
 local words, first = ARGV[1], 0
-local protocol, now, count, times, from = read('<BdBH', words)
+local protocol, now, count, times, which, cost, from = read('<BdBHHd', words)
 local is_test = now >= 0
 if protocol ~= 1 then
   return { err = 'ERR TIDEGATE unsupported protocol version; use the script of your version' }
@@ -30,21 +30,38 @@ elseif not is_test then
   now = time[1] * 1000000 + time[2]
 end
 local last, reply, replies = #words, nil, nil
+-- The limit that was read last, since most checks have the same one, and its numbers.
+local read_last, head, kind, one, two, three, four, five
 while true do
   local fits, asks, is_free, parts = times, times == 0 or times >= ASK_HELD, false, nil
-  local key, head, kind, value, used, cost, at, step, tick, expires, queue
+  local key, value, used, at, step, tick, expires, queue
   for i = 1, count do
-    local which, size
-    which, cost, from = read('<Hd', words, from)
-    key, head = KEYS[first + i], ARGV[which]
-    value, kind, queue = call('GET', key), #head, 0
+    local size
+    if i > 1 then
+      which, cost, from = read('<Hd', words, from)
+    end
+    if which ~= read_last then
+      read_last, head = which, ARGV[which]
+      kind = #head
+      if kind == 36 then
+        one, two, three, four, five = read('<ddddB', head, 4)
+      elseif kind == 27 then
+        one, two, three = read('<ddd', head, 4)
+      elseif kind == 28 then
+        one, two, three, four = read('<Bddd', head, 4)
+      elseif kind == 20 then
+        one, two, three = read('<Bdd', head, 4)
+      end
+    end
+    key, queue = KEYS[first + i], 0
+    value = call('GET', key)
     is_free = i == 1 and cost == 0 or is_free
     asks = asks or not (cost >= 0 and cost % 1 == 0) or is_free ~= (cost == 0)
     if kind == 36 then -- a bucket: `used`, `cost` and `size` in units, `step` is the drain
-      local permit, rest, present
-      tick, permit, step, size, queue = read('<ddddB', head, 4)
-      rest = now % tick
-      present = (now - rest) / tick
+      local permit
+      tick, permit, step, size, queue = one, two, three, four, five
+      local rest = now % tick
+      local present = (now - rest) / tick
       used, at = 0, 0
       if not value then
         asks = asks or sub(head, 1, 3) ~= '\2\1\1' or queue > 1
@@ -74,8 +91,8 @@ while true do
       size, cost = size * permit, cost * permit
       asks = asks or queue == 1 and times > 1 or (at + 2 + size / step) * tick > MAX
     elseif kind == 27 then -- an approximate window: `at` is its number, `step` the previous count
-      local window
-      tick, size, window = read('<ddd', head, 4)
+      local window = three
+      tick, size = one, two
       local present = (now - now % tick) / tick
       local passed = present % window
       at, step, used = (present - passed) / window, 0, 0
@@ -105,11 +122,11 @@ while true do
       size = size - weighted
       asks = asks or (at + 2) * tick > MAX
     elseif kind == 20 or kind == 28 then -- a fixed window: `at` is its start, `step` its length
-      local mode, bytes
-      mode, size, step = read('<Bdd', head, 4)
-      at, used, bytes = now, 0, head
+      local mode, bytes = one, head
+      size, step = two, three
+      at, used = now, 0
       if kind == 28 then
-        at, bytes = read('<d', head, 21), sub(head, 1, 20)
+        at, bytes = four, sub(head, 1, 20)
       elseif mode == 0 then
         at = now - now % step
       end
@@ -157,7 +174,7 @@ while true do
   for i = 1, asks and 0 or count do
     if parts then
       key, head, value, used, cost, at, step, tick, expires, queue = unpack(parts[i])
-      kind = #head
+      kind, read_last = #head, nil
     end
     local offset = kind == 28 and 20 or kind
     local state, ends
@@ -193,8 +210,8 @@ while true do
         if is_test and ms < DAY_MS then
           ms = DAY_MS
         end
-        head = kind == 28 and sub(head, 1, 20) or head
-        done = call('SET', key, head .. state .. pack('<d', now + 1000 * ms), 'PX',
+        local bytes = kind == 28 and sub(head, 1, 20) or head
+        done = call('SET', key, bytes .. state .. pack('<d', now + 1000 * ms), 'PX',
           string.format('%d', ms))
         if done.err then
           asks = true -- the first write: nothing was written
@@ -219,5 +236,5 @@ while true do
   if from > last then
     return replies and table.concat(replies) or reply
   end
-  count, times, from = read('<BH', words, from)
+  count, times, which, cost, from = read('<BHHd', words, from)
 end

@@ -90,7 +90,7 @@ fn compare(class: SharingClass, wanted: u64) {
     // The general script is a function for one half of the threads, and a script for the other.
     let work = &|thread: usize| {
         let builder = Redis::builder(&url);
-        let builder = if thread % 2 == 0 { builder } else { builder.test_no_functions() };
+        let builder = if thread.is_multiple_of(2) { builder } else { builder.test_no_functions() };
         traces(builder, class, &seeds, |stats| {
             let mut all = all.lock().unwrap();
             all.add(stats);
