@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,6 +28,7 @@ const (
 	failuresToOpen   = 5
 	openFor          = time.Second
 	limitsFor        = time.Minute
+	reportEvery      = 10 * time.Second
 	attemptsToSettle = 3
 )
 
@@ -43,6 +45,8 @@ type Options struct {
 	Limits map[string][]string
 	// Transport in place of one with up to 64 idle connections, for example with TLS settings.
 	Transport http.RoundTripper
+	// Logger is warned of decisions without the server; slog.Default() if nil.
+	Logger *slog.Logger
 }
 
 // Client sends checks to a server. It is safe for concurrent use; one serves a whole process.
@@ -53,10 +57,12 @@ type Client struct {
 	shares  *localShares
 	started time.Time
 
-	mutex     sync.Mutex
-	failures  int
-	openUntil time.Time
-	limitsDue time.Time
+	mutex      sync.Mutex
+	failures   int
+	openUntil  time.Time
+	limitsDue  time.Time
+	reportAt   time.Time
+	unreported int
 }
 
 // New returns a client of the server at a URL such as "http://127.0.0.1:8080". It does not connect.
@@ -146,7 +152,7 @@ func (c *Client) decide(
 		return Decision{}, wireDecision{}, errors.New("tidegate: a call has at least one check")
 	}
 	if !c.letsPass() {
-		return c.withoutAnswer(checks), wireDecision{}, nil
+		return c.withoutAnswer(checks, nil), wireDecision{}, nil
 	}
 	body := map[string]any{"checks": checks}
 	if len(checks) == 1 {
@@ -170,12 +176,13 @@ func (c *Client) decide(
 	case ctx.Err() != nil:
 		return Decision{}, wireDecision{}, ctx.Err()
 	case errors.As(err, &failure) && failure.Kind == NoAnswer:
-		return c.withoutAnswer(checks), wireDecision{}, nil
+		return c.withoutAnswer(checks, err), wireDecision{}, nil
 	}
 	return Decision{}, wireDecision{}, err
 }
 
-func (c *Client) withoutAnswer(checks []Check) Decision {
+func (c *Client) withoutAnswer(checks []Check, err error) Decision {
+	c.report(err)
 	if c.options.OnNoAnswer == Local {
 		return c.shares.decide(checks, float64(time.Since(c.started)))
 	}
@@ -191,6 +198,22 @@ func (c *Client) withoutAnswer(checks []Check) Decision {
 		decision.RetryAfter = retryLater
 	}
 	return decision
+}
+
+// report logs decisions without the server: the first at once, then once in a while.
+func (c *Client) report(err error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.unreported++
+	if err == nil || time.Now().Before(c.reportAt) {
+		return
+	}
+	logger := c.options.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Warn("tidegate: decided without the server", "count", c.unreported, "error", err)
+	c.unreported, c.reportAt = 0, time.Now().Add(reportEvery)
 }
 
 // letsPass is false while the server has not answered some calls in a row, except for one call a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -133,12 +134,17 @@ func TestASilentServerIsCalledByFew(t *testing.T) {
 			defer connection.Close()
 		}
 	}()
+	log := &output{}
 	options := Options{Deadline: 50 * time.Millisecond, OnNoAnswer: Deny}
+	options.Logger = slog.New(slog.NewTextHandler(log, nil))
 	limiter := newClient(t, "http://"+listener.Addr().String(), options).Limiter("login")
 	for i := 0; i < 200; i++ {
 		if allowed, err := limiter.Allow(context.Background(), "k"); allowed || err != nil {
 			t.Fatal(allowed, err)
 		}
+	}
+	if !strings.Contains(log.String(), "decided without the server\" count=1") {
+		t.Fatal(log)
 	}
 	if found := accepted.Load(); found < 1 || found > 50 {
 		t.Fatalf("%d connections", found)

@@ -6,6 +6,7 @@ import type { Check, Decision, ErrorKind, Key, Settlement } from "./types.js";
 const ATTEMPTS_TO_SETTLE = 3;
 const LIMITS_MS = 60_000;
 const LIMITS_RETRY_MS = 1000;
+const REPORT_MS = 10_000;
 
 export interface Options {
     /** Default: `http://127.0.0.1:8080`. */
@@ -57,6 +58,8 @@ export class Tidegate {
     private readonly circuit = new Circuit();
     private readonly shares: LocalShares;
     private limitsDueAt = 0;
+    private reportAt = 0;
+    private unreported = 0;
 
     constructor(options: Options = {}) {
         this.url = (options.url ?? "http://127.0.0.1:8080").replace(/\/+$/, "");
@@ -181,7 +184,7 @@ export class Tidegate {
         waitMs: number,
     ): Promise<{ decision: Decision; answer: Json }> {
         if (!this.circuit.letsPass()) {
-            return { decision: this.withoutAnswer(checks), answer: {} };
+            return { decision: this.withoutAnswer(checks, null), answer: {} };
         }
         try {
             const answer = await this.require("POST", path, body, this.deadlineMs + waitMs, true);
@@ -193,11 +196,12 @@ export class Tidegate {
             return { decision, answer: answer.body };
         } catch (error) {
             if (!(error instanceof TidegateError) || error.kind !== "no_answer") throw error;
-            return { decision: this.withoutAnswer(checks), answer: {} };
+            return { decision: this.withoutAnswer(checks, error), answer: {} };
         }
     }
 
-    private withoutAnswer(checks: readonly Check[]): Decision {
+    private withoutAnswer(checks: readonly Check[], error: TidegateError | null): Decision {
+        this.report(error);
         if (this.onNoAnswer === "local") return this.shares.decide(checks, performance.now());
         const allowed = this.onNoAnswer === "allow" || checks.every((check) => check.cost === 0);
         return {
@@ -205,6 +209,16 @@ export class Tidegate {
             delayMs: 0, rule: checks[0]?.rule ?? "adhoc", source: "none", never: false, rules: [],
             headers: {},
         };
+    }
+
+    /** Warns of decisions without the server: of the first at once, then once in a while. */
+    private report(error: TidegateError | null): void {
+        this.unreported++;
+        if (error === null || performance.now() < this.reportAt) return;
+        const decided = `${this.onNoAnswer} decides (${this.unreported})`;
+        this.unreported = 0;
+        this.reportAt = performance.now() + REPORT_MS;
+        process.emitWarning(`no answer from ${this.url}: ${error.message}; ${decided}`, "Tidegate");
     }
 
     /** One request; rejects unless the status is 200, or 429 where that is a decision. */

@@ -79,10 +79,12 @@ test("a silent server is called by few", async () => {
     await new Promise((resolve) => listener.once("listening", resolve));
     const url = `http://127.0.0.1:${listener.address().port}`;
     const client = new Tidegate({ url, deadlineMs: 50, onNoAnswer: "deny" });
+    const warned = new Promise((resolve) => process.once("warning", resolve));
     for (let i = 0; i < 200; i++) {
         const { source, allowed } = await client.check("login", "k");
         assert.deepEqual([source, allowed], ["none", false]);
     }
+    assert.match((await warned).message, /deadline exceeded; deny decides \(1\)$/);
     assert.ok(accepted >= 5 && accepted < 50, `${accepted} connections`);
     listener.close();
 });

@@ -175,7 +175,9 @@ class Connections(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             client = Client(url, deadline=0.05, on_no_answer="deny")
-            results = [client.check("login", "k") for _ in range(200)]
+            with self.assertLogs("tidegate", "WARNING") as logged:
+                results = [client.check("login", "k") for _ in range(200)]
+            self.assertIn("deadline exceeded; deny decides (1)", logged.output[0])
             self.assertTrue(all(r.source == "none" and not r.allowed for r in results))
             listener.setblocking(False)
             accepted = 0

@@ -100,7 +100,9 @@ class AsyncClient:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         while self._idle:
-            self._idle.pop()[1].close()
+            self._idle.pop()[1].transport.abort()
+        # The transports close their sockets in the next turn of the loop.
+        await asyncio.sleep(0)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -122,14 +124,14 @@ class AsyncClient:
         outcome = await self._exchange("POST", path, body, core.deadline + wait)
         core.circuit.record(outcome)
         try:
-            answer = core.decide(checks, path, outcome)
+            decision, answer = core.decide(path, outcome)
         except NoAnswer as error:
             return core.without_answer(checks, error), {}
         if core.limits_are_due():
             task = asyncio.get_running_loop().create_task(self._refresh_limits())
             self._background.add(task)
             task.add_done_callback(self._background.discard)
-        return answer["decision"], answer
+        return decision, answer
 
     async def _refresh_limits(self) -> None:
         try:

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._http import Response, parse_url, request_bytes
 from ._local import RETRY_MS, LocalShares
@@ -22,6 +22,7 @@ ATTEMPTS_TO_SETTLE = 3
 _FAILURES_TO_OPEN = 5
 _OPEN_SECONDS = 1.0
 _LIMITS_SECONDS = 60.0
+_REPORT_SECONDS = 10.0
 
 Outcome = Union[Response, NoAnswer]
 """A response, or why there is none."""
@@ -77,32 +78,42 @@ class Core:
         self._token = token
         self._on_no_answer = on_no_answer
         self._limits_due_at = 0.0
+        self._report_at = 0.0
+        self._unreported = 0
 
     def request(self, method: str, path: str, body: Optional[JsonObject]) -> bytes:
         encoded = None if body is None else json.dumps(body).encode()
         return request_bytes(self.address, method, path, self._token, encoded)
 
-    def decide(self, checks: Sequence[Check], path: str, outcome: Outcome) -> JsonObject:
-        """The body of a decision by the server; raises NoAnswer if there is none."""
+    def decide(self, path: str, outcome: Outcome) -> Tuple[Decision, JsonObject]:
+        """A decision by the server, and its body; raises NoAnswer if there is none."""
         if isinstance(outcome, NoAnswer):
             raise outcome
         body = _json(outcome)
         if outcome.status not in (200, 429):
             raise error_of(path, outcome.status, body)
         try:
-            body["decision"] = decision_of(body, outcome.headers)
+            return decision_of(body, outcome.headers), body
         except (KeyError, TypeError) as error:
             raise NoAnswer(f"the response is not a decision: {error!r}", outcome.status) from error
-        return body
 
     def without_answer(self, checks: Sequence[Check], error: Optional[NoAnswer]) -> Decision:
-        if error is not None:
-            logger.debug("no answer from %s: %s", self.address.host_header, error)
+        self._report(error)
         if self._on_no_answer == "local":
             return self.shares.decide(checks, time.monotonic() * 1000)
         allowed = self._on_no_answer == "allow" or all(check.cost == 0 for check in checks)
         wait = 0 if allowed else RETRY_MS
         return Decision(allowed, 0, 0, wait, 0, checks[0].name(), "none")
+
+    def _report(self, error: Optional[NoAnswer]) -> None:
+        """Logs decisions without the server, the first at once, then once in a while."""
+        self._unreported += 1
+        now = time.monotonic()
+        if error is None or now < self._report_at:
+            return
+        count, self._unreported, self._report_at = self._unreported, 0, now + _REPORT_SECONDS
+        place, setting = self.address.host_header, self._on_no_answer
+        logger.warning("no answer from %s: %s; %s decides (%d)", place, error, setting, count)
 
     def settled(self, path: str, outcome: Outcome) -> Settlement:
         if isinstance(outcome, NoAnswer):

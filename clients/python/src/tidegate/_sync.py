@@ -120,7 +120,7 @@ class Client:
         outcome = self._exchange("POST", path, body, until)
         core.circuit.record(outcome)
         try:
-            answer = core.decide(checks, path, outcome)
+            decision, answer = core.decide(path, outcome)
         except NoAnswer as error:
             return core.without_answer(checks, error), {}
         if core.limits_are_due():
@@ -128,7 +128,7 @@ class Client:
                 core.learn(self._exchange("GET", "/v1/rules", None, until))
             except (TidegateError, KeyError, TypeError) as error:
                 logger.debug("limits not read: %s", error)
-        return answer["decision"], answer
+        return decision, answer
 
     def _settle(self, path: str, body: JsonObject) -> Settlement:
         for attempt in range(ATTEMPTS_TO_SETTLE):
