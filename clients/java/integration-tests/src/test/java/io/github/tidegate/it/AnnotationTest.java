@@ -12,6 +12,7 @@ import io.github.tidegate.client.RefusedException;
 import io.github.tidegate.client.TidegateClient;
 import io.github.tidegate.spring.RateLimit;
 import io.github.tidegate.testing.ServerProcess;
+import java.io.Serializable;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -43,7 +44,8 @@ class AnnotationTest {
 
     record User(String id, String tenant) {}
 
-    static class Service {
+    /** Has an interface and is looked up by its class, which a proxy of the interface is not. */
+    static class Service implements Serializable {
         private final AtomicInteger calls = new AtomicInteger();
 
         public int calls() {

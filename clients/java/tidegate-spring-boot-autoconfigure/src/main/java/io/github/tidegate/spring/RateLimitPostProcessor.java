@@ -20,6 +20,8 @@ public final class RateLimitPostProcessor extends AbstractBeanFactoryAwareAdvisi
     /** Makes the processor; the client is looked up at the first call of a limited method. */
     public RateLimitPostProcessor() {
         setBeforeExistingAdvisors(true);
+        // As Spring Boot does: beans with interfaces can still be injected by their class.
+        setProxyTargetClass(true);
     }
 
     @Override

@@ -43,7 +43,8 @@ public final class MicrometerCallListener implements CallListener {
 
     private static Timer timer(Tags tags, MeterRegistry registry) {
         return Timer.builder(CALLS).description("Calls to the Tidegate server")
-            .tag("operation", tags.operation()).tag("rule", tags.rule())
+            .tag("operation", tags.operation())
+            .tag("rule", tags.rule().isEmpty() ? "none" : tags.rule())
             .tag("outcome", tags.outcome().name().toLowerCase(Locale.ROOT))
             .tag("answered", Boolean.toString(tags.answered())).register(registry);
     }
