@@ -2,6 +2,9 @@ package io.github.tidegate.it;
 
 import io.github.tidegate.client.RateLimitedException;
 import io.github.tidegate.spring.RateLimit;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import org.springframework.boot.SpringApplication;
@@ -11,12 +14,14 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 
 /**
- * A service of a fleet. Calls a limited method until a time and prints, for each call that was
- * admitted, the microseconds before and after it.
+ * A service of a fleet. Prints a line when it is ready and reads a time in microseconds since 1970.
+ * Until then it calls a limited method, and prints the times before and after each admitted call.
  */
 @Configuration
 @EnableAutoConfiguration
 public class FleetService {
+    static final String READY = "ready";
+
     /** The limited work. */
     static class Work {
         @RateLimit(rule = "shared", key = "'everyone'")
@@ -32,15 +37,15 @@ public class FleetService {
         return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
     }
 
-    /** Arguments: the end in microseconds since 1970, then properties. */
-    public static void main(String[] arguments) throws InterruptedException {
-        long end = Long.parseLong(arguments[0]);
+    public static void main(String[] arguments) throws Exception {
         SpringApplication application = new SpringApplication(FleetService.class);
         application.setWebApplicationType(WebApplicationType.NONE);
-        String[] properties = java.util.Arrays.copyOfRange(arguments, 1, arguments.length);
-        StringBuilder log = new StringBuilder("log\n");
-        try (var context = application.run(properties)) {
+        StringBuilder log = new StringBuilder();
+        try (var context = application.run(arguments)) {
             Work work = context.getBean(Work.class);
+            System.out.println(READY);
+            long end = Long.parseLong(new BufferedReader(new InputStreamReader(System.in,
+                StandardCharsets.US_ASCII)).readLine());
             while (micros() < end) {
                 long before = micros();
                 try {
@@ -51,6 +56,6 @@ public class FleetService {
                 }
             }
         }
-        System.out.println(log);
+        System.out.print(log);
     }
 }
