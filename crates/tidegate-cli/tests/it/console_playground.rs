@@ -25,6 +25,24 @@ fn a_link_reproduces_what_is_seen_to_the_byte() {
 }
 
 #[test]
+fn calls_that_reserve_have_a_table_of_their_own() {
+    let server = start();
+    let path = "/playground?limit=sliding-log+10000/1m&traffic=poisson+2/s+for+5m&calls=";
+    let page = server.get(&format!("{path}estimate+800+cost+100..800+takes+2s..90s"));
+    assert_eq!(page.status, 200, "{}", page.body);
+    for method in ["reserve and commit", "refund the difference", "check before, charge after"] {
+        assert!(page.body.contains(method), "{method}");
+    }
+    let command = text_of(&page.body, "<pre id=\"command\" tabindex=\"0\">");
+    assert!(command.contains("--calls 'estimate 800 cost 100..800 takes 2s..90s'"), "{command}");
+    assert_eq!(server.get(&link(&page)).body, page.body);
+    let wrong = server.get(&format!("{path}estimate+800"));
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.body.contains("estimate, cost and takes are required"), "{}", wrong.body);
+    assert!(!server.get("/playground").body.contains("refund the difference"));
+}
+
+#[test]
 fn what_is_copied_does_the_same() {
     let server = start();
     let page = server.get(

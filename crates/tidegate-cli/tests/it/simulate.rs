@@ -58,6 +58,39 @@ fn several_keys_several_limits_and_turns_have_columns_of_their_own() {
 }
 
 #[test]
+fn calls_that_reserve_are_compared_with_other_methods() {
+    let calls = "estimate 800 cost 100..800 takes 2s..90s";
+    let arguments = ["--limit", "sliding-log 10000/1m", "--traffic", "poisson 2/s for 10m"];
+    let ran = simulate(&[&arguments[..], &["--calls", calls]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let worst = |method: &str| {
+        let row = ran.stdout.lines().find(|line| line.contains(method)).unwrap();
+        let (before, _) = row.split_once(" of 10,000 in 1m").unwrap();
+        before.rsplit(' ').next().unwrap().replace(',', "").parse::<u64>().unwrap()
+    };
+    assert!(ran.stdout.contains(&format!("\n{calls}\n")), "{}", ran.stdout);
+    assert!(worst("reserve and commit") <= 10_000, "{}", ran.stdout);
+    assert!(worst("check before, charge after") > 10_000, "{}", ran.stdout);
+    let wrong = simulate(&[&arguments[..], &["--calls", "estimate 800"]].concat());
+    assert!(wrong.stderr.contains("write calls like estimate 800"), "{}", wrong.stderr);
+    let server = ServerProcess::start(&[], &[]);
+    let mut body = json!({
+        "limits": ["sliding-log 10000/1m"], "traffic": "poisson 2/s for 10m", "calls": calls
+    });
+    let report = server.post("/v1/simulate", &body).json();
+    let methods = report["limits"][0]["calls"].as_array().unwrap();
+    let names: Vec<_> = methods.iter().map(|one| one["method"].as_str().unwrap()).collect();
+    assert_eq!(names, ["reserve", "refund_difference", "charge_after"]);
+    assert_eq!(
+        (&report["calls"], &methods[0]["worst"][0]),
+        (&json!(calls), &json!(worst("reserve")))
+    );
+    body["calls"] = json!("cost 5");
+    let refused = server.post("/v1/simulate", &body);
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("calls")));
+}
+
+#[test]
 fn the_same_seed_prints_the_same_bytes() {
     let folder = TempFolder::new();
     let run = |seed: &str, name: &str| {

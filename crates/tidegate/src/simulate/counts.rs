@@ -149,6 +149,7 @@ impl<'a> RunCounts<'a> {
             passed_later: self.passed_later,
             denied_series: self.denied_series,
             limits: limits.collect(),
+            calls: None,
         }
     }
 }

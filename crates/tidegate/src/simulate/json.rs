@@ -10,6 +10,16 @@ pub(super) fn text<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, 
     to.collect_str(value)
 }
 
+pub(super) fn optional_text<S: Serializer>(
+    value: &Option<impl Display>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => to.collect_str(value),
+        None => to.serialize_none(),
+    }
+}
+
 pub(super) fn micros<S: Serializer>(span: &Micros, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(span.get())
 }

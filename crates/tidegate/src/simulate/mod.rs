@@ -22,12 +22,14 @@
 //! - [`Candidate`]: one limit, or several that are decided in one step.
 //! - [`Simulation`]: runs candidates on the same traffic. `evaluate` decides as an engine does,
 //!   with the arithmetic of `tidegate-core`; `counts` counts the results.
+//! - [`CallProfile`]: requests whose cost is known only at their end, by several methods.
 //! - [`Report`]: the numbers, on the steps of a [`TimeAxis`]. [`Guarantee`]: the upper bound of a
 //!   limit. `worst_window` computes it from the decisions, independently of how they were made.
 //!   `json`: reports as JSON, with the feature `serde`.
 
 mod arrivals;
 mod bounds;
+mod calls;
 mod candidate;
 mod counts;
 mod error;
@@ -45,6 +47,7 @@ mod worst_window;
 mod zipf;
 
 pub use arrivals::Arrival;
+pub use calls::{BudgetMethod, CallProfile, MethodReport, ParseCallsError};
 pub use candidate::{Candidate, ParseCandidateError};
 pub use error::{InvalidTraffic, ParseTrafficError};
 pub use evaluate::SimulatedDecision;

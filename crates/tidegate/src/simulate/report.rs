@@ -3,8 +3,10 @@
 use tidegate_core::{Limit, Micros, Wait};
 
 #[cfg(feature = "serde")]
-use super::json::{LongestWait, busiest, from_one, longest_wait, micros, millionths, millis, text};
-use super::{Candidate, Guarantee, TimeAxis, Traffic};
+use super::json::{
+    LongestWait, busiest, from_one, longest_wait, micros, millionths, millis, optional_text, text,
+};
+use super::{CallProfile, Candidate, Guarantee, MethodReport, TimeAxis, Traffic};
 
 /// The results of all candidates on the same traffic.
 #[derive(Clone, Debug)]
@@ -32,6 +34,11 @@ pub struct Report {
     pub axis: TimeAxis,
     /// Requests offered in each step.
     pub offered_series: Vec<u64>,
+    /// What the requests reserve and cost, if they are calls.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "optional_text"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Option<String>"))]
+    pub calls: Option<CallProfile>,
     /// The candidates in order.
     #[cfg_attr(feature = "serde", serde(rename = "limits"))]
     pub runs: Vec<CandidateReport>,
@@ -68,6 +75,9 @@ pub struct CandidateReport {
     /// The result of each limit.
     #[cfg_attr(feature = "serde", serde(rename = "parts"))]
     pub limits: Vec<LimitReport>,
+    /// If the requests are calls: their results by each method.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub calls: Option<Vec<MethodReport>>,
 }
 
 /// The result of one limit of a candidate.

@@ -6,6 +6,7 @@ use std::fmt;
 use tidegate_core::Micros;
 
 use super::arrivals::Arrival;
+use super::calls::CallProfile;
 use super::counts::{RunCounts, SimulationInput};
 use super::evaluate::{Evaluator, SimulatedDecision};
 use super::report::{CandidateReport, Report};
@@ -18,6 +19,7 @@ pub struct Simulation {
     traffic: Traffic,
     seed: u64,
     hold_time: Option<Micros>,
+    calls: Option<CallProfile>,
 }
 
 /// Why a simulation is refused.
@@ -35,7 +37,7 @@ impl Simulation {
 
     /// A simulation of this traffic, with a seed of 1.
     pub fn new(traffic: Traffic) -> Self {
-        Self { traffic, seed: 1, hold_time: None }
+        Self { traffic, seed: 1, hold_time: None, calls: None }
     }
 
     /// Sets the random seed.
@@ -49,6 +51,14 @@ impl Simulation {
     #[must_use]
     pub fn hold_time(mut self, hold_time: Micros) -> Self {
         self.hold_time = Some(hold_time);
+        self
+    }
+
+    /// Lets the requests also be calls that reserve an estimate: [`CandidateReport::calls`] has their
+    /// results.
+    #[must_use]
+    pub fn calls(mut self, calls: CallProfile) -> Self {
+        self.calls = Some(calls);
         self
     }
 
@@ -84,8 +94,20 @@ impl Simulation {
             busiest,
             axis,
             offered_series,
-            runs: candidates.iter().map(|candidate| run(candidate, &arrivals, &input)).collect(),
+            calls: self.calls,
+            runs: candidates.iter().map(|one| self.run_one(one, &arrivals, &input)).collect(),
         })
+    }
+
+    fn run_one(
+        &self,
+        candidate: &Candidate,
+        arrivals: &[Arrival],
+        input: &SimulationInput<'_>,
+    ) -> CandidateReport {
+        let keys = input.offered_by_key.len();
+        let calls = self.calls.map(|calls| calls.run(candidate, arrivals, keys, self.seed));
+        CandidateReport { calls, ..run(candidate, arrivals, input) }
     }
 
     /// Calls `visit` with the decision of every request under one candidate, in order.

@@ -46,6 +46,22 @@ pub(super) fn worst_window(passes: &[AdmittedAt], window: Micros) -> WorstWindow
     worst
 }
 
+/// The largest sum of one key in any half-open window. `consumed` is sorted.
+pub(super) fn most_consumed(consumed: &[(AdmittedAt, u64)], window: Micros) -> u64 {
+    let (mut oldest, mut sum, mut most) = (0, 0, 0);
+    for (end, cost) in consumed {
+        sum += cost;
+        while consumed[oldest].0.key() != end.key()
+            || end.at() - consumed[oldest].0.at() >= window.get()
+        {
+            sum -= consumed[oldest].1;
+            oldest += 1;
+        }
+        most = most.max(sum);
+    }
+    most
+}
+
 /// The most admissions of one key in the window that ends at any instant of each step.
 pub(super) fn window_series(
     passes: &[AdmittedAt],
@@ -94,6 +110,16 @@ mod tests {
         assert_eq!(worst(20), WorstWindow { admitted: 4, begins: Micros::new(20), key: 1 });
         assert_eq!(worst(21), WorstWindow { admitted: 4, begins: Micros::ZERO, key: 0 });
         assert_eq!(worst_window(&[], Micros::new(1)), WorstWindow::default());
+    }
+
+    #[test]
+    fn consumption_is_summed_within_a_window_of_one_key() {
+        let at = |key, at| AdmittedAt::new(key, Micros::new(at)).unwrap();
+        let all = [(at(0, 0), 5), (at(0, 10), 7), (at(0, 19), 9), (at(1, 20), 20), (at(1, 40), 1)];
+        for (window, most) in [(1, 20), (10, 20), (11, 20), (20, 21), (21, 21)] {
+            assert_eq!(most_consumed(&all, Micros::new(window)), most, "{window}");
+        }
+        assert_eq!(most_consumed(&[], Micros::new(9)), 0);
     }
 
     #[test]

@@ -584,3 +584,78 @@ fn traffic_of_nothing_is_a_report_of_nothing() {
             .all(|run| run.admitted + run.denied == 0 && run.limits[0].within_guarantee())
     );
 }
+
+// --- calls that reserve -------------------------------------------------------------------------
+
+fn calls(candidates: &[&str], calls: &str) -> Vec<tidegate::simulate::CandidateReport> {
+    let traffic = "poisson 4/s keys 3 for 20m".parse().unwrap();
+    let simulation = Simulation::new(traffic).calls(calls.parse().unwrap());
+    let candidates: Vec<Candidate> = candidates.iter().map(|text| text.parse().unwrap()).collect();
+    simulation.run(&candidates).unwrap().runs
+}
+
+#[test]
+fn reservations_stay_within_the_guarantee_and_charges_afterwards_do_not() {
+    use tidegate::simulate::BudgetMethod;
+    let limits = [
+        "fixed-window 10000/1m",
+        "sliding-log 10000/1m",
+        "sliding-window 10000/1m",
+        "sliding-window 10000/1m approximate",
+        "10000/1m",
+    ];
+    for run in calls(&limits, "estimate 800 cost 100..800 takes 2s..90s") {
+        let methods = run.calls.as_ref().unwrap();
+        assert_eq!(methods.iter().map(|one| one.method).collect::<Vec<_>>(), BudgetMethod::ALL);
+        let [reserve, refund, after] = &methods[..] else { panic!("{methods:?}") };
+        let bound = run.limits[0].promise.at_most;
+        assert!(reserve.worst[0] <= bound, "{}: {reserve:?}", run.candidate);
+        assert!(after.worst[0] > bound, "{}: {after:?}", run.candidate);
+        assert!(after.worst[0] > refund.worst[0], "{}: {refund:?}", run.candidate);
+        for one in methods {
+            assert_eq!(one.admitted + one.denied, run.admitted + run.denied);
+            assert!((one.admitted * 100..=one.admitted * 800).contains(&one.consumed));
+        }
+    }
+}
+
+#[test]
+fn a_concurrency_slot_is_held_as_long_as_the_call_takes() {
+    let traffic = "steady 1/s for 1m".parse().unwrap();
+    let simulation = Simulation::new(traffic).hold_time(Micros::from_secs(1));
+    let simulation = simulation.calls("estimate 1 cost 1 takes 10s".parse().unwrap());
+    let report = simulation.run(&["concurrency 5".parse().unwrap()]).unwrap();
+    for method in report.runs[0].calls.as_ref().unwrap() {
+        assert_eq!((method.admitted, method.denied), (30, 30), "{method:?}");
+        assert_eq!(method.worst, [0]);
+    }
+}
+
+#[test]
+fn calls_are_the_same_for_every_candidate_and_every_run() {
+    let spec = "estimate 1..900 cost 0..4000 takes 1s..1h";
+    let both = calls(&["sliding-log 10000/1m", "sliding-log 10000/1m"], spec);
+    assert_eq!(both[0].calls, both[1].calls);
+    assert_eq!(both[0].calls, calls(&["sliding-log 10000/1m"], spec)[0].calls);
+}
+
+#[test]
+fn a_profile_of_calls_that_cannot_be_read_is_explained() {
+    use tidegate::simulate::CallProfile;
+    for text in [
+        "",
+        "estimate 5",
+        "estimate 5 cost 5",
+        "estimate 0 cost 5 takes 1s",
+        "estimate 5 cost 9..5 takes 1s",
+        "estimate 5 cost 5 takes 1month",
+        "estimate 5 cost 5 takes 2d",
+        "estimate 4294967297 cost 5 takes 1s",
+        "estimate 5 cost 5 takes 1s estimate 6",
+        "estimate 5 cost 5 takes",
+        "estimate 5 price 5 takes 1s",
+    ] {
+        let error = text.parse::<CallProfile>().unwrap_err().to_string();
+        assert!(error.ends_with("write calls like estimate 800 cost 100..4000 takes 2s..90s"));
+    }
+}

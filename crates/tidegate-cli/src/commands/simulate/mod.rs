@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
-use tidegate::simulate::{Candidate, Report, Simulation, SimulationError, Traffic};
+use tidegate::simulate::{CallProfile, Candidate, Report, Simulation, SimulationError, Traffic};
 use tidegate::{Micros, Span};
 
 use crate::error::{CliError, ExitStatus};
@@ -24,6 +24,9 @@ Examples:
         --traffic 'poisson 1000/s keys 200 zipf 1.1 for 10m' --plot crowd.svg
   Several limits decided together, joined with +:
     tidegate simulate --limit '20/s + fixed-window 600/1m' --traffic 'ramp 0/s to 50/s for 2m'
+  Calls that reserve tokens and commit what they used, beside gateways that do not:
+    tidegate simulate --limit 'fixed-window 10000/1m' --traffic 'poisson 2/s for 20m' \\
+        --calls 'estimate 800 cost 100..800 takes 2s..90s'
   Concurrency limits need a hold time:
     tidegate simulate --limit 'concurrency 20' --hold 200ms --traffic 'poisson 120/s for 1m'
 
@@ -47,6 +50,10 @@ pub(crate) struct Options {
     /// Hold time of a concurrency slot
     #[arg(long, value_name = "SPAN")]
     hold: Option<Span>,
+    /// Estimates, costs and durations of calls that reserve, for example
+    /// 'estimate 800 cost 100..4000 takes 2s..90s'
+    #[arg(long, value_name = "SPEC")]
+    calls: Option<CallProfile>,
     /// Write an SVG chart to this file
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -81,6 +88,9 @@ fn simulate(options: &Options) -> Result<Report, CliError> {
     let mut simulation = Simulation::new(traffic).seed(options.seed);
     if let Some(hold) = options.hold {
         simulation = simulation.hold_time(length(hold)?);
+    }
+    if let Some(calls) = options.calls {
+        simulation = simulation.calls(calls);
     }
     simulation.run(&candidates).map_err(|error| match error {
         SimulationError::NoHold => format!("{error}, for example --hold 200ms").into(),

@@ -26,7 +26,34 @@ pub(crate) fn to_text(report: &Report) -> String {
             rows.extend(run.limits.iter().map(|limit| columns.limit(limit)));
         }
     }
-    text + &table(&rows, &[0])
+    let calls = report.calls.map(|calls| format!("\n{calls}\n\n{}", calls_table(report)));
+    text + &table(&rows, &[0]) + &calls.unwrap_or_default()
+}
+
+/// The calls of each candidate, by every method.
+fn calls_table(report: &Report) -> String {
+    let head = ["limit", "method", "admitted", "denied", "cost", "worst window/bound"];
+    let mut rows = vec![names(head.to_vec())];
+    for run in &report.runs {
+        for (nth, method) in run.calls.iter().flatten().enumerate() {
+            let name = if nth == 0 { run.candidate.to_string() } else { String::new() };
+            let worst = run.limits.iter().zip(&method.worst);
+            let worst = worst.filter(|(limit, _)| limit.limit.lease().is_none());
+            let worst = worst.map(|(limit, worst)| {
+                let (bound, window) = (number(limit.promise.at_most), limit.promise.window);
+                format!("{} of {bound} in {window}", number(*worst))
+            });
+            rows.push(vec![
+                shortened(&name, MAX_CHARS),
+                method.method.name().into(),
+                number(method.admitted),
+                number(method.denied),
+                number(method.consumed),
+                worst.collect::<Vec<_>>().join(", "),
+            ]);
+        }
+    }
+    table(&rows, &[0, 1])
 }
 
 struct TableColumns {

@@ -57,6 +57,9 @@ fn command(report: &Report, hold: Option<Span>) -> String {
     if let Some(hold) = hold {
         command += &format!(" \\\n  --hold {}", quoted(&hold.to_string()));
     }
+    if let Some(calls) = report.calls {
+        command += &format!(" \\\n  --calls {}", quoted(&calls.to_string()));
+    }
     command + &format!(" \\\n  --seed {}", report.seed)
 }
 

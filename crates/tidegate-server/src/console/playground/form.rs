@@ -50,6 +50,13 @@ pub(super) fn form(input: &PlaygroundInput, errors: &InputErrors) -> Markup {
                         aria-describedby=(described(InputField::Seed)) aria-invalid=[invalid(InputField::Seed, errors)];
                     (field_errors(InputField::Seed, errors))
                 }
+                div.wide {
+                    label for="calls" { "Calls that reserve" }
+                    input #calls type="text" name="calls" maxlength="128" value=(input.calls) placeholder="estimate 800 cost 100..4000 takes 2s..90s"
+                        spellcheck="false" autocapitalize="none" autocomplete="off"
+                        aria-describedby=(described(InputField::Calls)) aria-invalid=[invalid(InputField::Calls, errors)];
+                    (field_errors(InputField::Calls, errors))
+                }
                 button type="submit" { "Simulate" }
             }
         }

@@ -1,6 +1,6 @@
 //! The input of a simulation, from the query string.
 
-use tidegate::simulate::{Candidate, ParseCandidateError, Traffic};
+use tidegate::simulate::{CallProfile, Candidate, ParseCandidateError, Traffic};
 use tidegate::{Micros, Span};
 
 use super::super::form::FormFields;
@@ -15,6 +15,7 @@ pub(super) struct PlaygroundInput {
     pub(super) traffic: String,
     pub(super) seed: String,
     pub(super) hold: String,
+    pub(super) calls: String,
 }
 
 /// A field of the form.
@@ -25,10 +26,11 @@ pub(super) enum InputField {
     Traffic,
     Seed,
     Hold,
+    Calls,
 }
 
 impl InputField {
-    pub(super) const ALL: [Self; PlaygroundInput::MAX_LIMITS + 3] = [
+    pub(super) const ALL: [Self; PlaygroundInput::MAX_LIMITS + 4] = [
         Self::Limit(0),
         Self::Limit(1),
         Self::Limit(2),
@@ -36,6 +38,7 @@ impl InputField {
         Self::Traffic,
         Self::Hold,
         Self::Seed,
+        Self::Calls,
     ];
 
     /// The id of its element.
@@ -45,6 +48,7 @@ impl InputField {
             Self::Traffic => "traffic".into(),
             Self::Seed => "seed".into(),
             Self::Hold => "hold".into(),
+            Self::Calls => "calls".into(),
         }
     }
 }
@@ -70,7 +74,8 @@ impl PlaygroundInput {
     pub(super) fn read(fields: &FormFields) -> Self {
         let text = |name: &str| fields.text(name).trim().to_string();
         let limits: Vec<String> = fields.all("limit").map(|limit| limit.trim().into()).collect();
-        Self { limits, traffic: text("traffic"), seed: text("seed"), hold: text("hold") }
+        let (traffic, seed, hold) = (text("traffic"), text("seed"), text("hold"));
+        Self { limits, traffic, seed, hold, calls: text("calls") }
     }
 
     /// Whether it has neither a limit nor traffic.
@@ -84,9 +89,12 @@ impl PlaygroundInput {
         for limit in self.limits.iter().filter(|limit| !limit.is_empty()) {
             query.append_pair("limit", limit);
         }
-        for (name, value) in
-            [("traffic", &self.traffic), ("seed", &self.seed), ("hold", &self.hold)]
-        {
+        for (name, value) in [
+            ("traffic", &self.traffic),
+            ("seed", &self.seed),
+            ("hold", &self.hold),
+            ("calls", &self.calls),
+        ] {
             if !value.is_empty() {
                 query.append_pair(name, value);
             }
@@ -100,10 +108,11 @@ impl PlaygroundInput {
         let candidates = self.candidates(&mut errors);
         let seed = self.seed(&mut errors);
         let hold = self.hold(&mut errors);
+        let calls = self.calls(&mut errors);
         let traffic = self.traffic(&mut errors);
         match traffic {
             Some(traffic) if errors.is_empty() => {
-                SimulationJob::new(candidates, traffic, seed, hold)
+                SimulationJob::new(candidates, traffic, seed, hold, calls)
                     .map_err(|problem| vec![self.problem_error(&problem)])
             }
             _ => Err(errors),
@@ -192,6 +201,15 @@ impl PlaygroundInput {
                 .push(InputError::new(InputField::Seed, "expected a whole number, for example 7"));
             1
         })
+    }
+
+    fn calls(&self, errors: &mut InputErrors) -> Option<CallProfile> {
+        if self.calls.is_empty() {
+            return None;
+        }
+        let read = self.calls.parse::<CallProfile>();
+        read.map_err(|error| errors.push(InputError::new(InputField::Calls, error.to_string())))
+            .ok()
     }
 
     fn hold(&self, errors: &mut InputErrors) -> Option<Micros> {

@@ -14,8 +14,8 @@ use super::results::OUTCOME;
 use super::{export, form, presets, results};
 use crate::transport::http::AppState;
 
-/// `GET /playground[?limit=..]*[&traffic=..][&seed=..][&hold=..]`: a page, or with `part` the
-/// sections that change while the user types.
+/// `GET /playground[?limit=..]*[&traffic=..][&seed=..][&hold=..][&calls=..]`: a page, or with
+/// `part` the sections that change while the user types.
 pub(crate) async fn show(
     State(_): State<AppState>,
     user: ConsoleUser,

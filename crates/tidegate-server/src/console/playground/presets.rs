@@ -9,6 +9,7 @@ struct Preset {
     limits: &'static [&'static str],
     traffic: &'static str,
     hold: &'static str,
+    calls: &'static str,
 }
 
 /// The examples; the first one is the default.
@@ -18,12 +19,14 @@ const PRESETS: &[Preset] = &[
         limits: &["fixed-window 100/10s", "sliding-log 100/10s"],
         traffic: "burst 100 every 7s for 1m",
         hold: "",
+        calls: "",
     },
     Preset {
         name: "Effect of burst",
         limits: &["10/s burst 2", "10/s", "10/s burst 50"],
         traffic: "steady 4/s for 1m + burst 40 every 10s",
         hold: "",
+        calls: "",
     },
     Preset {
         name: "Log and sub-windows",
@@ -34,30 +37,42 @@ const PRESETS: &[Preset] = &[
         ],
         traffic: "poisson 8/s for 2m + burst 60 every 25s",
         hold: "",
+        calls: "",
     },
     Preset {
         name: "Queue and meter",
         limits: &["leaky-bucket 10/s capacity 30 queue", "leaky-bucket 10/s capacity 30"],
         traffic: "burst 40 every 6s for 1m",
         hold: "",
+        calls: "",
     },
     Preset {
         name: "Combined limits",
         limits: &["20/s", "fixed-window 600/1m", "20/s + fixed-window 600/1m"],
         traffic: "ramp 0/s to 40/s for 3m",
         hold: "",
+        calls: "",
     },
     Preset {
         name: "Many keys",
         limits: &["2/s burst 10", "sliding-window 120/1m"],
         traffic: "poisson 60/s keys 50 zipf 1.1 for 2m",
         hold: "",
+        calls: "",
     },
     Preset {
         name: "Concurrency",
         limits: &["concurrency 20", "concurrency 30"],
         traffic: "poisson 120/s for 30s",
         hold: "200ms",
+        calls: "",
+    },
+    Preset {
+        name: "Token budget",
+        limits: &["fixed-window 10000/1m", "sliding-window 10000/1m"],
+        traffic: "poisson 1/s for 20m",
+        hold: "",
+        calls: "estimate 800 cost 100..800 takes 2s..90s",
     },
 ];
 
@@ -91,6 +106,7 @@ impl Preset {
             traffic: self.traffic.into(),
             seed: String::new(),
             hold: self.hold.into(),
+            calls: self.calls.into(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The result of a simulation: chart, table and export.
 
 use maud::{Markup, PreEscaped, html};
-use tidegate::simulate::{CandidateReport, LimitReport, Report};
+use tidegate::simulate::{CallProfile, CandidateReport, LimitReport, MethodReport, Report};
 use tidegate::{Micros, Span};
 
 use super::export;
@@ -16,6 +16,9 @@ pub(super) fn results_section(report: &Report, hold: Option<Span>) -> Markup {
     html! {
         section.card.picture aria-label="Offered and admitted requests" { (PreEscaped(chart::svg_for_page(report))) }
         section aria-label="Results" { (table(report)) }
+        @if let Some(calls) = report.calls {
+            section aria-label="Calls that reserve" { (calls_table(report, &calls)) }
+        }
         (export::copies(report, hold))
     }
 }
@@ -59,6 +62,53 @@ fn table(report: &Report) -> Markup {
                     @for run in &report.runs {
                         (row(report, run, &columns))
                         @if run.limits.len() > 1 { @for limit in &run.limits { (part(limit, &columns)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The calls of each candidate, by every method.
+fn calls_table(report: &Report, calls: &CallProfile) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-labelledby="calls-caption" {
+            table {
+                caption #calls-caption { "The same requests as calls: " (calls) }
+                thead {
+                    tr {
+                        th scope="col" { "Limit" }
+                        th scope="col" { "Method" }
+                        th.number scope="col" { "Admitted" }
+                        th.number scope="col" { "Denied" }
+                        th.number scope="col" { "Cost" }
+                        th.number scope="col" { "Worst window / guaranteed" }
+                    }
+                }
+                tbody {
+                    @for run in &report.runs {
+                        @for method in run.calls.iter().flatten() { (calls_row(run, method)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn calls_row(run: &CandidateReport, method: &MethodReport) -> Markup {
+    html! {
+        tr {
+            th scope="row" { code { (run.candidate) } }
+            td { (method.method.name()) }
+            td.number { (number(method.admitted)) }
+            td.number { (number(method.denied)) }
+            td.number { (number(method.consumed)) }
+            td.number {
+                @for (limit, worst) in run.limits.iter().zip(&method.worst) {
+                    @if limit.limit.lease().is_none() {
+                        @let is_over = *worst > limit.promise.at_most;
+                        span.denied-text[is_over] { (number(*worst)) }
+                        " of " (number(limit.promise.at_most)) " in " (limit.promise.window) " "
                     }
                 }
             }

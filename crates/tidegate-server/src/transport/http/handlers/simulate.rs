@@ -5,7 +5,9 @@ use axum::response::Response;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate::Micros;
-use tidegate::simulate::{Candidate, Report, Simulation, SimulationError, Traffic};
+use tidegate::simulate::{
+    BudgetMethod, CallProfile, Candidate, Report, Simulation, SimulationError, Traffic,
+};
 use tokio::sync::Semaphore;
 
 use crate::chart;
@@ -36,6 +38,10 @@ pub(crate) struct SimulateBody {
     #[serde(default)]
     #[schemars(range(min = 1, max = 86_400_000))]
     hold_ms: Option<u64>,
+    /// Lets the requests be calls that reserve an estimate and cost something else at their end, for
+    /// example `estimate 800 cost 100..4000 takes 2s..90s`. Counts as three more limits for each.
+    #[serde(default)]
+    calls: Option<String>,
     /// Include an SVG chart.
     #[serde(default)]
     plot: bool,
@@ -89,7 +95,9 @@ impl SimulateBody {
         let candidates =
             self.limits.iter().enumerate().map(candidate).collect::<Result<Vec<_>, _>>()?;
         let hold = self.hold_ms.map(Micros::from_millis);
-        SimulationJob::new(candidates, traffic, self.seed.unwrap_or(1), hold)
+        let calls = self.calls.as_deref().map(str::parse::<CallProfile>).transpose();
+        let calls = calls.map_err(|error| HttpProblem::field("calls", error.to_string()))?;
+        SimulationJob::new(candidates, traffic, self.seed.unwrap_or(1), hold, calls)
     }
 }
 
@@ -100,11 +108,13 @@ impl SimulationJob {
         traffic: Traffic,
         seed: u64,
         hold: Option<Micros>,
+        calls: Option<CallProfile>,
     ) -> Result<Self, HttpProblem> {
         const MAX_HOLD: Micros = Micros::from_secs(86_400);
         let limits: u64 =
             candidates.iter().map(|candidate| candidate.limits().count() as u64).sum();
-        let decisions = traffic.requests().saturating_mul(limits);
+        let runs = if calls.is_some() { 1 + BudgetMethod::ALL.len() as u64 } else { 1 };
+        let decisions = traffic.requests().saturating_mul(limits * runs);
         if decisions > MAX_DECISIONS {
             let detail = format!(
                 "{decisions} decisions exceed the maximum of {MAX_DECISIONS} per call; lower the \
@@ -118,6 +128,9 @@ impl SimulationJob {
             return Err(HttpProblem::field("traffic", detail));
         }
         let mut simulation = Simulation::new(traffic).seed(seed);
+        if let Some(calls) = calls {
+            simulation = simulation.calls(calls);
+        }
         match hold {
             Some(hold) if hold > Micros::ZERO && hold <= MAX_HOLD => {
                 simulation = simulation.hold_time(hold);
