@@ -1,5 +1,9 @@
 //! Reserve and commit over plain rate limit service calls: `tidegate.reserve`, `tidegate.commit`.
 
+use std::future::Future as _;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use testkit::envoy::{
@@ -7,8 +11,13 @@ use testkit::envoy::{
 };
 use testkit::redis::RedisServer;
 use testkit::server::{ServerProcess, TempFolder, wait_until};
+use tidegate::{
+    Call, Clock, Decision, Engine, EngineFuture, Health, Inspection, Key, ManualClock, Memory, Op,
+    RuleLimit,
+};
 use tidegate_server::internal::transport::envoy::error::EnvoyError;
 use tidegate_server::internal::transport::envoy::proto::{Code, RateLimitDescriptor};
+use tidegate_server::internal::transport::envoy::settings::EnvoySettings;
 
 use Code::{Ok as Within, OverLimit as Over};
 
@@ -62,6 +71,54 @@ async fn each_rule_is_settled_at_its_own_cost() {
     assert_eq!(done, (Within, vec![(Within, 9_688)]));
     let looks = ["requests", "tokens"].map(|key| descriptor_with_hits(&[(key, "ann")], 0));
     assert_eq!(call(&looks).await.1, [(Within, 59), (Within, 9_688)], "312 is not charged to both");
+}
+
+/// Decides in memory, but never replies to a check.
+struct SilentOnChecks(Memory);
+
+impl Engine for SilentOnChecks {
+    fn decide<'a>(&'a self, call: Call<'a>) -> EngineFuture<'a, Decision> {
+        EngineFuture::Pending(match call.op {
+            Op::Check => Box::pin(std::future::pending()),
+            _ => Box::pin(async move { self.0.decide(call).now() }),
+        })
+    }
+
+    fn inspect<'a>(
+        &'a self,
+        limit: &'a Arc<RuleLimit>,
+        key: Key<'a>,
+    ) -> EngineFuture<'a, Inspection> {
+        self.0.inspect(limit, key)
+    }
+
+    fn health(&self) -> Health {
+        self.0.health()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+}
+
+#[tokio::test]
+async fn the_hold_of_a_call_that_envoy_resets_is_cancelled() {
+    let clock = ManualClock::default();
+    let memory = Memory::builder().clock(clock.clone()).build();
+    let engine = Arc::new(SilentOnChecks(memory));
+    let envoy = EnvoyInProcess::on(engine, clock, POLICY, EnvoySettings::default());
+    let tokens = phase(RESERVE, "r-1", ("tokens", "ann"), Some(1_500));
+    let descriptors = [tokens, descriptor(&[("requests", "ann")])];
+    {
+        let mut call = pin!(envoy.decide(&descriptors));
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "the requests are not decided");
+        assert_eq!(left(&envoy, "tokens", "ann").await, 8_500, "and the tokens are held");
+    }
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(left(&envoy, "tokens", "ann").await, 10_000);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate::policy::Step;
-use tidegate::{Decision, EngineError, Key, Micros, Outcome, Plan, Rule, Source};
+use tidegate::{Decision, EngineError, Extension, Key, Micros, Outcome, Plan, Rule, Source};
 
 use super::active_policy::ActivePolicy;
 use super::decision::{CheckDecision, CheckError};
@@ -79,6 +79,24 @@ impl Accounting {
                 self.traffic.would_deny().record(now, DenialCause::Rule(rule.rule().name(), key));
             }
             dedup_rules(would_deny).for_each(|rule| active.metrics(rule).count_shadow_denied());
+        }
+    }
+
+    /// Counts the outcome of an extension once for each rule that it names.
+    pub(super) fn count_extension(&self, to: &Extension<'_>, decision: &Decision) {
+        let mut counted: SmallVec<[(&str, Outcome); 2]> = SmallVec::new();
+        for (limit, verdict) in decision.held().iter().zip(&decision.verdicts) {
+            let (rule, outcome) = (limit.rule(), verdict.outcome());
+            match counted.iter_mut().find(|(name, _)| *name == rule) {
+                Some((_, before)) => *before = more_restrictive(*before, outcome),
+                None if to.totals.iter().any(|total| total.rule == rule) => {
+                    counted.push((rule, outcome));
+                }
+                None => {}
+            }
+        }
+        for (rule, outcome) in counted {
+            self.metrics.rule(rule).count(outcome, decision.source);
         }
     }
 

@@ -235,7 +235,7 @@ impl RequestGuard {
         } else if let PendingCharge::FromHead(Settlement(SettlementKind::EachFromResponse(costs))) =
             &self.due
         {
-            self.due = PendingCharge::Each(costs(&head));
+            self.due = PendingCharge::Each(summed(costs(&head)));
         }
         Response::from_parts(head, body.guarded(self))
     }
@@ -253,6 +253,18 @@ impl RequestGuard {
     fn unless_body_ended(self, body: &impl Body) -> Option<Self> {
         (!body.is_end_stream()).then_some(self)
     }
+}
+
+/// Each rule once: what a response names twice is added up.
+fn summed(costs: CostsByRule) -> CostsByRule {
+    let mut sums = CostsByRule::new();
+    for (rule, cost) in costs {
+        match sums.iter_mut().find(|(name, _)| *name == rule) {
+            Some((_, sum)) => *sum = sum.saturating_add(cost),
+            None => sums.push((rule, cost)),
+        }
+    }
+    sums
 }
 
 /// Charges the known cost, otherwise the estimate, whether or not the body was sent whole:
