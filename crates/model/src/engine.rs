@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate::{
-    Charge, Cost, Costs, Decision, Engine, EngineError, Expiry, Extension, HoldId, Key,
-    ManualClock, Micros, OnReserve, Refusal, Rule, RuleCost, RuleLimit, SettledCost,
+    Charge, Cost, Costs, Decision, Engine, EngineError, Expiry, Extension, HoldId, HoldKind,
+    HoldSpec, Key, ManualClock, Micros, OnReserve, Quantity, Refusal, Rule, RuleCost, RuleLimit,
+    SettledCost, UnitCharge, UnitCost,
 };
 
 use crate::{
-    CellUses, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp, ModelSettled, Profile,
-    SharingClass, Spec, System,
+    CellUses, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp, ModelQuantity, ModelSettled,
+    Profile, SharingClass, Spec, System,
 };
 
 /// An engine with a clock that the trace sets. Every cell is a rule.
@@ -65,6 +66,17 @@ where
         let limits = specs.iter().enumerate().map(|(i, spec)| limits(i, spec, self.class));
         self.limits = limits.collect();
         self
+    }
+
+    /// The charges of a quantity. All limits of a cell have one state.
+    fn units<'a>(&'a self, quantity: &ModelQuantity, key: Key<'a>) -> Vec<UnitCharge<'a>> {
+        let cells = self.limits.iter().zip(quantity.per_unit);
+        let units = cells.filter_map(|(limits, per_unit)| {
+            let (num, den) = per_unit?;
+            let per_unit = UnitCost::new(num, den).expect("a denominator in range");
+            Some(UnitCharge { state: limits.released.state(), key, per_unit })
+        });
+        units.collect()
     }
 
     fn decide(
@@ -181,7 +193,7 @@ where
             ModelOp::Record => self.decide(tidegate::Op::Record, ALL_HELD, parts),
             ModelOp::Refund => self.decide(tidegate::Op::Refund, ALL_HELD, parts),
             ModelOp::Reset => self.decide(tidegate::Op::Reset, ALL_HELD, parts),
-            ModelOp::Hold { id, ttl, uses } => {
+            ModelOp::Hold { id, ttl, uses, quantity } => {
                 let (id, ttl) = (id.into(), Micros::new(ttl));
                 // The request can ask for it, or each rule.
                 let is_charging = |part: &ModelCharge| uses[part.cell] == Some(Expiry::Charge);
@@ -189,7 +201,15 @@ where
                     true => (Expiry::Charge, ALL_HELD),
                     false => (Expiry::Release, uses),
                 };
-                self.decide(tidegate::Op::hold(id, ttl, expiry), uses, parts)
+                let units = quantity.map_or_else(Vec::new, |quantity| self.units(&quantity, key));
+                let quantity = quantity.map(|quantity| Quantity {
+                    min: Cost::total(quantity.min),
+                    want: Cost::total(quantity.want),
+                    charges: &units,
+                });
+                let (kind, quantity) = (HoldKind::Reservation, quantity.as_ref());
+                let hold = HoldSpec { id, ttl, expiry, kind, quantity };
+                self.decide(tidegate::Op::Hold(hold), uses, parts)
             }
             ModelOp::Enter { id, ttl } => {
                 let (id, ttl) = (id.into(), Micros::new(ttl));
@@ -237,6 +257,7 @@ where
             expired: decision.expired(),
             settled: decision.settled().iter().map(settled).collect(),
             reserved: decision.reserved().iter().map(|cost| cost.get()).collect(),
+            granted: decision.granted().map(Cost::get),
         }
     }
 }

@@ -115,7 +115,8 @@ impl ExpectedWorld {
             self.cells[call.parts[0].cell].push(i128::from(call.now), CellEvent::Change(spec));
             return Ok(());
         }
-        let touched = self.cells_of(call);
+        let mut touched = self.cells_of(call);
+        let granted = grant(call, &mut touched);
         if let ModelOp::Extend { .. } = call.op {
             return self.judge_extended(call, &touched, got);
         }
@@ -142,6 +143,9 @@ impl ExpectedWorld {
             }
         } else {
             touched.iter().for_each(|t| self.touch(t.cell, call));
+        }
+        if got.granted != granted.filter(|_| done) {
+            return Err(format!("expected that {granted:?} is granted"));
         }
         if (i128::from(got.refunded), got.expired) != (refunded, expired) {
             return Err(format!("expected refunded {refunded} and expired {expired}"));
@@ -261,6 +265,24 @@ impl ModelOp {
     fn can_be_denied(&self) -> bool {
         matches!(self, Self::Check | Self::Peek | Self::Hold { .. } | Self::Enter { .. })
     }
+}
+
+/// Sets the costs to those of the largest quantity that fits in every cell; to those of the minimum
+/// if none does. The quantity, if the call names one.
+fn grant(call: &ModelCall, touched: &mut [CallCell]) -> Option<u64> {
+    let ModelOp::Hold { quantity: Some(quantity), .. } = call.op else { return None };
+    let fits =
+        |granted| touched.iter().all(|t| t.before.allows(quantity.cost(t.cell, t.cost, granted)));
+    // What does not fit fits no more with a larger quantity.
+    let (mut granted, mut above) = (quantity.min, quantity.want + 1);
+    while fits(granted) && above - granted > 1 {
+        let middle = granted + (above - granted) / 2;
+        if fits(middle) { granted = middle } else { above = middle }
+    }
+    for t in touched {
+        t.cost = quantity.cost(t.cell, t.cost, granted);
+    }
+    Some(granted)
 }
 
 /// What settling a cell has charged, by what is used before and after.

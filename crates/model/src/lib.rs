@@ -52,6 +52,7 @@ pub use run::{Mismatch, PrintOnPanic, Stats, print_line, run};
 pub use run_size::run_size;
 pub use spec::{BucketKind, MAX, Spec, WindowKind};
 pub use system::{
-    CellUses, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp, ModelSettled, System,
+    CellUses, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp, ModelQuantity, ModelSettled,
+    System,
 };
 pub use trace::Profile;

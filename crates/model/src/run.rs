@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use crate::trace::Trace;
-use crate::{ExpectedWorld, ModelAnswer, ModelCall, ModelOp, Profile, Spec, System};
+use crate::{ExpectedWorld, ModelAnswer, ModelCall, ModelOp, ModelQuantity, Profile, Spec, System};
 
 #[derive(Clone, Default, Debug)]
 pub struct Stats {
@@ -15,6 +15,8 @@ pub struct Stats {
     pub changes: u64,
     /// Extensions of holds that had not expired.
     pub extensions: u64,
+    /// Holds that were granted less than they wanted.
+    pub partial_grants: u64,
     /// Calls at an earlier instant than the previous call.
     pub steps_back: u64,
     /// Verdicts, by algorithm and mode.
@@ -28,6 +30,7 @@ impl Stats {
         self.denied += other.denied;
         self.changes += other.changes;
         self.extensions += other.extensions;
+        self.partial_grants += other.partial_grants;
         self.steps_back += other.steps_back;
         for (name, count) in &other.verdicts {
             *self.verdicts.entry(name).or_default() += count;
@@ -92,6 +95,12 @@ pub fn run<S: System>(
         stats.calls += 1;
         let is_extension = matches!(call.op, ModelOp::Extend { .. }) && !got.expired;
         stats.extensions += u64::from(is_extension);
+        let is_partial = |quantity: ModelQuantity| got.granted.is_some_and(|g| g < quantity.want);
+        let quantity = match call.op {
+            ModelOp::Hold { quantity, .. } => quantity,
+            _ => None,
+        };
+        stats.partial_grants += u64::from(quantity.is_some_and(is_partial));
         stats.denied += got.verdicts.iter().filter(|verdict| !verdict.allowed).count() as u64;
         for part in &call.parts {
             *stats.verdicts.entry(trace.specs()[part.cell].name()).or_default() += 1;

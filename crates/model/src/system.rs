@@ -3,6 +3,7 @@
 use tidegate_core::{Expiry, Verdict};
 
 use crate::Spec;
+use crate::spec::ceil;
 
 /// A system under test: a few cells, each one limit on one key.
 pub trait System {
@@ -43,6 +44,7 @@ pub enum ModelOp {
         id: u128,
         ttl: u64,
         uses: CellUses,
+        quantity: Option<ModelQuantity>,
     },
     /// Holds the cells that count holders until it is released, and charges all others.
     Enter {
@@ -74,6 +76,25 @@ pub enum ModelOp {
     Swap(Spec),
 }
 
+/// A quantity that a hold grants: the largest from `min` to `want` that fits. The costs of the
+/// parts are those of `min`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModelQuantity {
+    pub min: u64,
+    pub want: u64,
+    /// What a unit costs in each cell: numerator and denominator.
+    pub per_unit: [Option<(u32, u32)>; MAX_CELLS],
+}
+
+impl ModelQuantity {
+    /// What `quantity` costs in a cell that costs `at_min` for the minimum.
+    pub fn cost(&self, cell: usize, at_min: i128, quantity: u64) -> i128 {
+        let Some((num, den)) = self.per_unit[cell] else { return at_min };
+        let of = |units: u64| ceil(i128::from(units) * i128::from(num), i128::from(den));
+        at_min - of(self.min) + of(quantity)
+    }
+}
+
 /// The most cells of a trace.
 pub const MAX_CELLS: usize = 4;
 
@@ -92,7 +113,7 @@ impl ModelOp {
     /// The hold that it makes on this cell, if every cell allows it: id, TTL and expiry.
     pub fn hold_on(&self, cell: usize, spec: &Spec) -> Option<(u128, u64, Expiry)> {
         match *self {
-            Self::Hold { id, ttl, uses } => uses[cell].map(|expiry| (id, ttl, expiry)),
+            Self::Hold { id, ttl, uses, .. } => uses[cell].map(|expiry| (id, ttl, expiry)),
             Self::Enter { id, ttl } if spec.is_held() => Some((id, ttl, Expiry::Release)),
             _ => None,
         }
@@ -113,6 +134,8 @@ pub struct ModelAnswer {
     pub settled: Vec<ModelSettled>,
     /// What each part holds after `Extend`; otherwise empty.
     pub reserved: Vec<u64>,
+    /// What a `Hold` of a quantity was granted, if it was.
+    pub granted: Option<u64>,
 }
 
 /// What settling a hold has charged to a cell.

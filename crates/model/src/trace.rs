@@ -7,7 +7,7 @@ use crate::cell::CellState;
 use crate::spec::{MAX, WindowKind};
 use crate::{
     CellUses, ChangeModel, ExpectedWorld, MAX_CELLS, ModelAnswer, ModelCall, ModelCharge, ModelOp,
-    Spec, TraceRng,
+    ModelQuantity, Spec, TraceRng,
 };
 
 const DAY: u64 = 86_400_000_000;
@@ -40,6 +40,8 @@ pub struct Profile {
     pub forgets: bool,
     /// The last instant, in microseconds.
     pub last_instant: u64,
+    /// The fewest calls of a trace.
+    pub min_len: u64,
 }
 
 impl Profile {
@@ -56,6 +58,7 @@ impl Profile {
         zones: true,
         forgets: false,
         last_instant: MAX as u64,
+        min_len: 5,
     };
 
     fn allows(&self, spec: &Spec) -> bool {
@@ -174,7 +177,11 @@ impl Trace {
     }
 
     pub(crate) fn len(&mut self) -> u64 {
-        if self.rng.one_in(20) { self.rng.between(100, 300) } else { self.rng.between(5, 60) }
+        let least = self.profile.min_len;
+        match self.rng.one_in(20) {
+            true => self.rng.between(100, 300),
+            false => self.rng.between(least, 2 * least.max(30)),
+        }
     }
 
     pub(crate) fn next(&mut self, world: &ExpectedWorld) -> ModelCall {
@@ -198,7 +205,10 @@ impl Trace {
         }
         self.move_time(&world.situation(cell, self.now));
         let mut op = self.op(cell, world);
-        let parts = self.parts(op, cell, world);
+        let mut parts = self.parts(op, cell, world);
+        if let ModelOp::Hold { uses, quantity, .. } = &mut op {
+            *quantity = self.quantity(uses, &mut parts, world);
+        }
         if let ModelOp::Hold { uses, .. } = op
             && parts.iter().all(|part| uses[part.cell].is_none())
         {
@@ -244,6 +254,14 @@ impl Trace {
                     match parts.iter_mut().find(|p| p.cell == part.cell) {
                         Some(twice) => twice.cost += part.cost,
                         None => parts.push(*part),
+                    }
+                }
+                if let (ModelOp::Hold { quantity: Some(quantity), .. }, Some(granted)) =
+                    (call.op, result.granted)
+                {
+                    for part in &mut parts {
+                        let at_min = i128::from(part.cost);
+                        part.cost = quantity.cost(part.cell, at_min, granted) as u64;
                     }
                 }
                 if let Some((id, ttl, _)) = made {
@@ -343,7 +361,7 @@ impl Trace {
             22 => ModelOp::Reset,
             23..=34 if self.holds || holds_only => {
                 let uses = self.uses();
-                ModelOp::Hold { id: self.new_id(), ttl: self.ttl(cell), uses }
+                ModelOp::Hold { id: self.new_id(), ttl: self.ttl(cell), uses, quantity: None }
             }
             35..=46 if !self.granted.is_empty() => {
                 let place = rng.below(self.granted.len() as u64) as usize;
@@ -396,6 +414,63 @@ impl Trace {
             }
             _ => ModelOp::Check,
         }
+    }
+
+    /// Lets a third of the holds grant a quantity, in some of the cells that can be extended. Sets
+    /// their costs to those of the minimum.
+    fn quantity(
+        &mut self,
+        uses: &CellUses,
+        parts: &mut [ModelCharge],
+        world: &ExpectedWorld,
+    ) -> Option<ModelQuantity> {
+        if !self.profile.extends || !self.rng.one_in(3) {
+            return None;
+        }
+        let mut per_unit = [None; MAX_CELLS];
+        let mut left = None;
+        for part in &*parts {
+            let spec = &self.specs[part.cell];
+            if uses[part.cell].is_some() && !spec.is_held() && !spec.is_queue() {
+                left = Some(world.situation(part.cell, self.now).remaining() as u64);
+                per_unit[part.cell] = Some(match self.rng.below(4) {
+                    0 | 1 => (1, 1),
+                    2 => (self.rng.between(1, 20) as u32, self.rng.between(1, 20) as u32),
+                    _ => (self.rng.magnitude(1 << 31) as u32, self.rng.between(1, 1 << 20) as u32),
+                });
+            }
+        }
+        let left = left?;
+        let want = match self.rng.below(6) {
+            0 => self.rng.between(1, 5),
+            1 => left,
+            2 => left + 1,
+            3 => left.saturating_mul(2),
+            4 => self.rng.magnitude(MAX_COST),
+            _ => self.rng.between(1, left.max(1)),
+        };
+        let want = want.clamp(1, MAX_COST / 2);
+        let min = if self.rng.one_in(3) { 1 } else { self.rng.between(1, want) };
+        let mut quantity = ModelQuantity { min, want, per_unit };
+        for (place, unit) in quantity.per_unit.iter_mut().enumerate() {
+            let is_large = unit.is_some_and(|(num, den)| {
+                u128::from(want) * u128::from(num) > u128::from(MAX_COST / 2) * u128::from(den)
+            });
+            if is_large {
+                *unit = Some((1, 1));
+            }
+            // Twice the same cell: one of the charges is fixed.
+            for (nth, part) in parts.iter_mut().filter(|part| part.cell == place).enumerate() {
+                let Some((num, den)) = *unit else { continue };
+                let base = [0, self.rng.below(4), part.cost.min(left / 2).min(1 << 30)];
+                let of_min = (u128::from(min) * u128::from(num)).div_ceil(u128::from(den)) as u64;
+                part.cost = match nth {
+                    0 => self.rng.pick(&base) + of_min,
+                    _ => part.cost.clamp(1, 3),
+                };
+            }
+        }
+        Some(quantity)
     }
 
     /// Extends a hold; half of the time in all cells by the same total.

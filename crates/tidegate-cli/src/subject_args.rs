@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tidegate::RuleCheck;
 use tidegate::policy::RuleTarget;
-use tidegate::{Key, RuleCheck};
 
 use crate::error::CliError;
 use crate::http_client::ServerClient;
@@ -119,7 +119,7 @@ impl<'a> CheckSubject<'a> {
             SubjectKind::Rule => RuleTarget::Named(self.name),
             SubjectKind::Limit => service.adhoc_limit(self.name)?,
         };
-        Ok(RuleCheck { target, key: Key::from(self.key), cost })
+        Ok(RuleCheck::of(target, self.key, cost))
     }
 
     /// Fields of a request to a server.

@@ -13,8 +13,10 @@
 --          extra keys: 0 none, 1 the log, 2 the holds, 3 both; algorithm, its numbers (see each
 --          file's "limit"), boundaries of calendar windows: how many, then each; cost;
 --          hold: '' for a part that is not held, else for hold and visit its expiry (0 release, 1
---          charge), for settle the cost to charge and for extend the total to hold, or 'held' for
---          what is held, for renew and drop 'held';
+--          charge), or with a quantity 'expiry num den min want': the cost is that of `min`, and
+--          num/den of a permit more, rounded up, for each unit above it; for settle the cost to
+--          charge and for extend the total to hold, or 'held' for what is held, for renew and drop
+--          'held';
 --          caller ('' for none); mode: '' enforced, 'shadow' evaluated and not enforced, 'call'
 --          enforced, and the limit comes with the call
 -- reply {status, now, refunded, expired, id of the new hold or '', then for each part:
@@ -25,6 +27,8 @@
 --       `extend` holds at least these totals, all or nothing, or with ARGV 7 one quantity in all
 --       parts that name a total; with a ttl of 0 the deadline stays; `try` replies as `extend` does
 --       and extends nothing
+--       after `hold` and `visit` of a quantity what was granted follows, 0 if it was denied: the
+--       largest from `min` to `want` that all enforced parts allow
 --       `visit` is a hold whose record is deleted when it is settled; with an id that was charged
 --       it holds nothing, and `settle` reports that; `drop` releases a hold and deletes its record,
 --       unless it was charged when it expired
@@ -72,6 +76,29 @@ elseif request ~= '' and #request ~= 32 then
 end
 now = read_clock(instant)
 
+-- The quantity that a hold grants, if it names one.
+local quantity = nil
+
+local function units_cost(part, units)
+  return ceil_div(units * part.num, part.den)
+end
+
+-- Reads `expiry` or `expiry num den min want`. No product exceeds 2^52.
+local function read_made(part, text)
+  local expiry, num, den, min, want = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  part.expiry = number(expiry or text, 'hold', 0, part.alg.is_held and 0 or CHARGE)
+  if expiry then
+    quantity = { min = number(min, 'hold', 1, MAX_COST) }
+    quantity.want = number(want, 'hold', quantity.min, MAX_COST)
+    part.den = number(den, 'hold', 1, 1048576)
+    part.num = number(num, 'hold', 0, MAX_COST * part.den / quantity.want)
+    part.base = part.cost - units_cost(part, quantity.min)
+    if part.base < 0 then
+      fail('bad number for cost')
+    end
+  end
+end
+
 local parts, held_parts = {}, {}
 local in_calendar = true
 for i = 1, numeric('parts', 1, MAX_PARTS) do
@@ -82,7 +109,9 @@ for i = 1, numeric('parts', 1, MAX_PARTS) do
   local held = argument('hold')
   if held ~= '' then
     part.is_held = makes_hold
-    part.expiry = makes_hold and number(held, 'hold', 0, part.alg.is_held and 0 or CHARGE)
+    if makes_hold then
+      read_made(part, held)
+    end
     local has_cost = (op == 'settle' or extends) and held ~= 'held'
     part.actual = has_cost and number(held, 'hold') or nil
     table.insert(held_parts, part)
@@ -239,6 +268,9 @@ local function store_reply(members)
     for _, capacity in ipairs(capacities) do
       table.insert(stored, capacity)
     end
+    if quantity then
+      table.insert(stored, quantity.granted)
+    end
     local packed = cmsgpack.pack({ reply = stored, members = members or {} })
     local head = struct.pack('<Bd', RECORD_VERSION, math.min(now + HOUR_US, MAX))
     redis.call('SET', once_key, head .. request .. packed, 'PX', ttl_ms(HOUR_US))
@@ -265,8 +297,29 @@ if op == 'inspect' then
   return reply
 end
 
+-- Sets the costs to those of the largest quantity that fits into what is left of every enforced
+-- part, at least the minimum.
+local function grant_quantity()
+  if not quantity then
+    return
+  end
+  local granted = quantity.want
+  for _, part in ipairs(held_parts) do
+    if part.num > 0 and not part.is_shadow then
+      -- Cut, so that the product is exact.
+      local room = math.min(forecast.remaining(forecast.view(part)) - part.base, MAX_COST)
+      granted = math.min(granted, floor_div(math.max(0, room) * part.den, part.num))
+    end
+  end
+  quantity.granted = math.max(granted, quantity.min)
+  for _, part in ipairs(held_parts) do
+    part.cost = part.base + units_cost(part, quantity.granted)
+  end
+end
+
 if op == 'check' or op == 'peek' or makes_hold then
   local verdicts, allowed, is_free = {}, true, true
+  grant_quantity()
   for i, part in ipairs(parts) do
     verdicts[i] = forecast.look(part, part.cost, part.cost > 0)
     allowed = allowed and (verdicts[i][1] or part.is_shadow)
@@ -286,6 +339,9 @@ if op == 'check' or op == 'peek' or makes_hold then
     end
     save_dirty(parts, gives_back)
     add_verdicts(verdicts)
+    if quantity then
+      table.insert(reply, 0)
+    end
     return reply
   end
   -- One for each held part, in the order of the parts, by which they are settled. A visit whose
@@ -336,6 +392,9 @@ if op == 'check' or op == 'peek' or makes_hold then
     redis.call('PEXPIRE', record_key, ttl_ms(hold.ttl + HOUR_US))
   end
   add_verdicts(verdicts)
+  if quantity then
+    table.insert(reply, quantity.granted)
+  end
   if op ~= 'visit' then
     store_reply(members)
   end

@@ -202,7 +202,8 @@ function forecast.wait(view, permits)
   return view.at.now - start
 end
 
-local function remaining(view)
+-- The permits that are left.
+function forecast.remaining(view)
   local used = forecast.used(view.part, view.s, view.at)
   return math.max(0, view.part.limit.capacity - used - view.held)
 end
@@ -211,7 +212,7 @@ end
 -- times. Tidegate computes the same in memory: `Forecast::recovery`.
 function forecast.recovery(view, f)
   local start, capacity = view.at.now, view.part.limit.capacity
-  local fits, points = remaining(view), 0
+  local fits, points = forecast.remaining(view), 0
   local step = math.max(1, math.ceil((capacity - fits) / 32))
   while fits < capacity and points < 32 do
     local span = forecast.wait(view, math.min(fits + step, capacity))
@@ -224,7 +225,7 @@ function forecast.recovery(view, f)
       end
       view = copy(view)
       view.at, view.owned = moved_to(view.at, now), false
-      fits, points = remaining(view), points + 1
+      fits, points = forecast.remaining(view), points + 1
       f(now - start, fits)
     elseif step > 1 then
       step = 1

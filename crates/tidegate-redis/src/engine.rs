@@ -74,10 +74,11 @@ impl Engine for Redis {
     ) -> EngineFuture<'a, Inspection> {
         EngineFuture::Pending(Box::pin(async move {
             let charges = [Charge { limit, key, cost: Cost::ZERO, caller: None }];
-            Call { op: Op::Peek, charges: &charges, idempotency_key: None }.validate()?;
+            let call = Call { op: Op::Peek, charges: &charges, idempotency_key: None };
+            call.validate()?;
             let until = self.executor.sender.router.deadline();
             let secret = self.secret.get(until).await?;
-            let (parts, _) = LimitCharge::all(&charges, &secret, &self.executor.names);
+            let (parts, _) = LimitCharge::all(&call, &secret, &self.executor.names);
             let request = ScriptRequest::new(ScriptOp::Inspect, parts);
             let inspection = self.executor.request(request, until).await?.inspection(limit);
             inspection.ok_or_else(|| malformed_reply(false))
@@ -132,14 +133,24 @@ impl Redis {
     ) -> Result<Decision, EngineError> {
         let executor = &self.executor;
         let secret = &self.secret.get(until).await?;
-        let (parts, indexes) = LimitCharge::all(call.charges, secret, &executor.names);
+        let (parts, indexes) = LimitCharge::all(&call, secret, &executor.names);
         let parts: Vec<LimitCharge> =
             parts.into_iter().map(|part| part.with_hold_of(call.op)).collect();
         let op = ScriptOp::of(call.op)?;
         if let Some(slots) = &self.several_slots(&parts) {
             let cleanup = &self.cleanup;
-            let call =
-                CrossSlotCall { executor, cleanup, secret, slots, call, parts, indexes, until };
+            let granted = None;
+            let call = CrossSlotCall {
+                executor,
+                cleanup,
+                secret,
+                slots,
+                call,
+                parts,
+                indexes,
+                granted,
+                until,
+            };
             return cross_slot::decide(&call).await;
         }
         let mut request = ScriptRequest::new(op, parts);
@@ -155,6 +166,7 @@ impl Redis {
                 // The record is stored in the slot of the first subject, which the id contains.
                 request.hold = Some(hold.id.with_location(first.subject.0));
                 request.ttl = hold.ttl;
+                request.quantity = hold.quantity.map(|quantity| (quantity.min, quantity.want));
                 request.record =
                     record_of(call.op, parts.iter().filter(|p| call.op.records(&p.limit)));
                 // With an idempotency key the hold is kept: a retry returns it.

@@ -6,7 +6,7 @@ pub mod chart {
 }
 pub mod check {
     pub use crate::check::{
-        ActivePolicy, AdhocLimits, AtMost, CheckError, CheckService, ModelUsage, Operation,
+        ActivePolicy, AdhocLimits, CheckError, CheckService, ModelUsage, Operation, QuantityRange,
         ReserveOptions, SettleAction, Throttle, UsageCosts,
     };
     pub mod explain {

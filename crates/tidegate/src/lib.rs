@@ -69,7 +69,8 @@ pub use engine::{
     Call, Charge, Circuit, Costs, Decision, DecisionDetails, Engine, EngineError, EngineFuture,
     Extension, ForeignState, Health, HeldPart, HoldId, HoldKind, HoldSpec, IdempotencyKey,
     Inspection, InvalidRule, KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnReserve,
-    OnStoreFailure, Op, Refusal, Rule, RuleCost, RuleLimit, SettledCost, Shards, Source, Unit,
+    OnStoreFailure, Op, Quantity, Refusal, Rule, RuleCost, RuleLimit, SettledCost, Shards, Source,
+    Unit, UnitCharge, UnitCost,
 };
 pub use key::Key;
 pub use layers::{

@@ -127,7 +127,7 @@ async fn each_rule_of_a_call_counts_once_with_its_own_outcome() {
     }
     let throttle = Throttle { max_burst: 4, count: 5, period: 1 };
     let [limit, throttle] = [service.adhoc_limit("5/s"), service.throttle(throttle)]
-        .map(|target| RuleCheck { target: target.unwrap(), key: Key::from("k"), cost: 1 });
+        .map(|target| RuleCheck::of(target.unwrap(), "k", 1));
     service.run(Operation::Check, &[limit, throttle], None).await.unwrap();
     let after = samples(&service, CHECKS);
     assert!(after.contains("{rule=adhoc,outcome=allow,source=memory} 1"), "{after:?}");
@@ -242,7 +242,7 @@ async fn any_number_of_limits_can_be_checked_and_they_keep_their_counts() {
     let texts: Vec<String> = (1..=LIMITS).map(|n| format!("{n}/h")).collect();
     let check = |text| {
         let target = service.adhoc_limit(text).unwrap();
-        RuleCheck { target, key: Key::from("k"), cost: 1 }
+        RuleCheck::of(target, "k", 1)
     };
     for round in 1..=2 {
         for (text, limit) in texts.iter().zip(1..) {
@@ -263,7 +263,7 @@ async fn limits_of_ones_own_can_be_turned_off() {
     // Made before they were disabled.
     for earlier in [Rule::adhoc, Rule::throttle] {
         let target = RuleTarget::Adhoc(earlier("5/s".parse().unwrap()));
-        let check = RuleCheck { target, key: Key::from("k"), cost: 1 };
+        let check = RuleCheck::of(target, "k", 1);
         let failure = service.run(Operation::Check, &[rule("api", "k", 1), check], None).await;
         assert!(matches!(failure, Err(CheckError::AdhocDisabled)));
     }

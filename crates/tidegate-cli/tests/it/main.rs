@@ -26,6 +26,7 @@ mod http_bad_input;
 mod http_check;
 mod http_live;
 mod http_prices;
+mod http_quantities;
 mod http_reservations;
 mod http_wait;
 mod listener;

@@ -224,7 +224,10 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
             "post",
             "/v1/reserve",
             json!({ "rule": "budget", "key": "k" }),
-            json!({ "ttl_ms": [0, -1, 3_600_001, "1"] }),
+            json!({
+                "ttl_ms": [0, -1, 3_600_001, "1"], "max_output_tokens": [0, -1, 4_294_967_297_u64, "1"],
+                "min_output_tokens": [0, -1, 4_294_967_297_u64, "1"],
+            }),
         ),
         (
             "post",
@@ -238,7 +241,8 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
             json!({ "limits": ["5/s"], "traffic": "steady 9/s for 1s" }),
             json!({
                 "limits": [null, "5/s", [], [5], vec!["5/s"; 17]], "traffic": [null, 5], "seed": [-1, 0.5, "1"],
-                "hold_ms": [0, -1, 86_400_001, "1"], "plot": [1, "yes"], "other": [1],
+                "hold_ms": [0, -1, 86_400_001, "1"], "plot": [1, "yes"], "calls": [5, []],
+                "other": [1],
             }),
         ),
         (
@@ -342,6 +346,10 @@ fn what_the_schema_of_a_body_offers_the_server_accepts() {
                 if is_check && field == "min" {
                     body["cost"] = json!(4_294_967_296_u64);
                 }
+                if field.ends_with("_output_tokens") {
+                    body["usage"] = json!({ "input": 3, "output": 0 });
+                    body["max_output_tokens"] = json!(4_294_967_296_u64);
+                }
                 body[field] = value;
                 JsonSchemas(&document).check(schema, &body).unwrap();
                 let response = server.post(path, &body);
@@ -390,7 +398,9 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         "/v1/cancel model",
         "/v1/cancel ttl_ms",
         "/v1/cancel usage",
+        "/v1/check max_output_tokens",
         "/v1/check min",
+        "/v1/check min_output_tokens",
         "/v1/check model",
         "/v1/check on_expiry",
         "/v1/check ttl_ms",
@@ -400,13 +410,17 @@ fn a_field_that_a_call_refuses_is_not_in_its_schema() {
         "/v1/extend cost",
         "/v1/extend model",
         "/v1/extend usage",
+        "/v1/record max_output_tokens",
         "/v1/record min",
+        "/v1/record min_output_tokens",
         "/v1/record model",
         "/v1/record on_expiry",
         "/v1/record ttl_ms",
         "/v1/record usage",
         "/v1/record wait_ms",
+        "/v1/refund max_output_tokens",
         "/v1/refund min",
+        "/v1/refund min_output_tokens",
         "/v1/refund model",
         "/v1/refund on_expiry",
         "/v1/refund ttl_ms",
@@ -901,7 +915,7 @@ impl Servers {
 
     fn simulating<'s>(&'s self, all: &mut Vec<(&'s ServerProcess, Request)>) {
         let post = |body: &Value| Request::new("post", "/v1/simulate").json(body);
-        let body = json!({ "limits": ["5/s", "concurrency 2"], "traffic": "poisson 9/s keys 3", "hold_ms": 9, "plot": true });
+        let body = json!({ "limits": ["5/s", "concurrency 2"], "traffic": "poisson 9/s keys 3", "hold_ms": 9, "plot": true, "calls": "estimate 2 cost 1..3 takes 1s" });
         all.extend([
             (&self.open, post(&body)),
             (&self.without_adhoc, post(&body)),

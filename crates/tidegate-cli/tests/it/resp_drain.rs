@@ -94,7 +94,7 @@ fn under_a_flood_every_charge_gets_its_reply() {
     assert!(written > allowed, "no client was in the middle of a command: {seen:?}");
     let key = Key::from("k".as_bytes());
     let target = listener.service.adhoc_limit(&limit).unwrap();
-    let check = RuleCheck { target, key, cost: 0 };
+    let check = RuleCheck::of(target, key, 0);
     let result = listener.block_on(listener.service.run(Operation::Peek, &[check], None)).unwrap();
     let charged = LIMIT - i64::try_from(result.decision.remaining()).unwrap();
     assert_eq!(i64::try_from(allowed).unwrap(), charged, "allowed and charged");

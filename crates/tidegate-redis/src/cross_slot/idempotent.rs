@@ -12,6 +12,7 @@ use crate::connection::timing::join_all;
 use crate::cross_slot::attempt::Attempt;
 use crate::cross_slot::error::{as_ambiguous, more_severe};
 use crate::cross_slot::merge::{MergedVerdicts, allow};
+use crate::cross_slot::quantity::DeniedQuantities;
 use crate::cross_slot::slot_request::{CrossSlotCall, SlotRequest, SlotRole};
 use crate::protocol::reply::ScriptDecision;
 use crate::protocol::request::{IdempotencyRecord, ScriptOp};
@@ -67,6 +68,7 @@ pub(super) async fn take_once(
     id: IdempotencyKey<'_>,
 ) -> Result<Decision, EngineError> {
     let once = call.record(id);
+    let mut denied_before = DeniedQuantities::default();
     loop {
         let verdicts = match look_up(call, &once).await? {
             IdState::Decided(decision) => return Ok(*decision),
@@ -75,13 +77,18 @@ pub(super) async fn take_once(
         if !verdicts.allowed() {
             return Ok(verdicts.decision());
         }
-        match Attempt::new(call, &once, verdicts)?.run().await? {
+        let fitted = denied_before.fitted(call, &verdicts);
+        let attempted = fitted.as_ref().unwrap_or(call);
+        match Attempt::new(attempted, &once, verdicts.at(attempted))?.run().await? {
             Some(decision) if decision.allowed() => return Ok(decision),
             // Possibly because of the holds of another attempt with this id.
             Some(denied) => {
                 let state = look_up(call, &once).await;
-                let Ok(IdState::Decided(decision)) = state else { return Ok(denied) };
-                return Ok(*decision);
+                match state {
+                    Ok(IdState::Decided(decision)) => return Ok(*decision),
+                    Ok(IdState::Unused(_)) if denied_before.retry(attempted) => {}
+                    _ => return Ok(denied),
+                }
             }
             None if Instant::now() + PAUSE < call.until => sleep(PAUSE).await,
             None => {
@@ -115,6 +122,7 @@ async fn look_up<'a>(
         let mut decision = merge(call, &requests, &replies);
         decision.details_mut().hold =
             replies[0].hold.filter(|_| holds).map(|id| id.with_location(once.subject.0));
+        decision.details_mut().granted = replies[0].granted;
         return Ok(IdState::Decided(Box::new(decision)));
     }
     let mut verdicts = MergedVerdicts::new(call);

@@ -5,6 +5,7 @@ use tidegate::{Decision, Source, Verdict, Wait};
 use crate::cross_slot::abandoned_holds::EndingReply;
 use crate::cross_slot::slot_request::{CrossSlotCall, SlotRequest, SlotRole};
 use crate::protocol::reply::{PartReply, ScriptDecision};
+use crate::protocol::request::LimitCharge;
 
 /// The verdicts of all parts of a call.
 pub(super) struct MergedVerdicts<'a> {
@@ -17,6 +18,11 @@ impl<'a> MergedVerdicts<'a> {
         Self { call, verdicts: vec![None; call.parts.len()] }
     }
 
+    /// The same verdicts of the call at other costs.
+    pub(super) fn at<'b>(self, call: &'b CrossSlotCall<'b>) -> MergedVerdicts<'b> {
+        MergedVerdicts { call, verdicts: self.verdicts }
+    }
+
     /// Sets the verdicts of one slot.
     pub(super) fn set(&mut self, slot: &SlotRequest, reply: &ScriptDecision) {
         for (index, part) in slot.indexes.iter().zip(&reply.parts) {
@@ -24,11 +30,16 @@ impl<'a> MergedVerdicts<'a> {
         }
     }
 
+    /// The enforced parts with their verdicts.
+    pub(super) fn enforced_parts(&self) -> impl Iterator<Item = (&LimitCharge, &Verdict)> {
+        let parts = self.call.parts.iter().zip(&self.verdicts);
+        let enforced = parts.filter(|(part, _)| !part.limit.is_shadow());
+        enforced.filter_map(|(part, verdict)| Some((part, verdict.as_ref()?)))
+    }
+
     /// Whether all enforced limits allow the call.
     pub(super) fn allowed(&self) -> bool {
-        let enforced =
-            self.verdicts.iter().zip(&self.call.parts).filter(|(_, part)| !part.limit.is_shadow());
-        enforced.filter_map(|(verdict, _)| verdict.as_ref()).all(|verdict| verdict.allowed)
+        self.enforced_parts().all(|(_, verdict)| verdict.allowed)
     }
 
     /// Whether any of the caller's holds was made.
@@ -112,6 +123,9 @@ impl<'a> MergedVerdicts<'a> {
             if let Some(verdict) = self.verdicts[*index] {
                 decision.push(charge.limit, verdict);
             }
+        }
+        if let Some(granted) = self.call.granted.filter(|_| decision.allowed()) {
+            decision.details_mut().granted = Some(granted);
         }
         decision
     }

@@ -10,6 +10,7 @@ mod attempt;
 mod error;
 mod idempotent;
 mod merge;
+mod quantity;
 mod settle;
 mod slot_request;
 mod take;
@@ -32,6 +33,7 @@ pub(crate) async fn decide(call: &CrossSlotCall<'_>) -> Result<Decision, EngineE
             idempotent::each(call, ScriptOp::of(op)?).await
         }
         (_, Some(id)) => idempotent::take_once(call, id).await,
+        (op, None) if op.quantity().is_some() => quantity::take(call).await,
         (_, None) => take::take(call).await,
     }
 }

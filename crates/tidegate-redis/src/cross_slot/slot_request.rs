@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Call, EngineError, Expiry, HoldId, HoldSpec, Micros, Op};
+use tidegate::{Call, Cost, EngineError, Expiry, HoldId, HoldSpec, Micros, Op};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -32,6 +32,8 @@ pub(crate) struct CrossSlotCall<'a> {
     pub(crate) parts: Vec<LimitCharge>,
     /// The part of each charge of the call.
     pub(crate) indexes: Vec<usize>,
+    /// What the call is granted of its quantity; the costs of the parts are those of this.
+    pub(crate) granted: Option<Cost>,
     pub(crate) until: Instant,
 }
 
@@ -137,7 +139,7 @@ impl SlotRequest {
                     record_of(*op, held.iter().map(|index| &parts[*index]))
                 };
                 let slot = Self::new(call, held, ScriptOp::of(*op)?, SlotRole::Hold);
-                requests.push(slot.with_hold(hold.id, hold.ttl, record));
+                requests.push(slot.with_hold(hold.id, hold.ttl, record).granting(call.granted));
             }
         }
         Ok(requests)
@@ -148,13 +150,13 @@ impl SlotRequest {
     pub(super) fn home(
         call: &CrossSlotCall<'_>,
         slot: Vec<usize>,
-        hold: HoldSpec,
+        hold: HoldSpec<'_>,
     ) -> Result<Self, EngineError> {
         let CrossSlotCall { call: Call { op, .. }, parts, .. } = call;
         check_ttl(hold.ttl, parts.iter().filter(|part| part.is_held()))?;
         let record = record_of(*op, parts.iter().filter(|part| op.records(&part.limit)));
         let home = Self::new(call, slot, ScriptOp::of(*op)?, SlotRole::Hold);
-        Ok(home.with_hold(hold.id, hold.ttl, record))
+        Ok(home.with_hold(hold.id, hold.ttl, record).granting(call.granted))
     }
 
     /// Makes a hold that is charged when it expires, of parts that will be charged.
@@ -170,6 +172,12 @@ impl SlotRequest {
         let held = self.request.parts.iter().find(|part| part.is_held());
         let hold = held.map(|first| id.with_location(first.subject.0));
         self.request = ScriptRequest { hold, ttl, record, ..self.request };
+        self
+    }
+
+    /// Stores what the call is granted of its quantity with the hold.
+    fn granting(mut self, granted: Option<Cost>) -> Self {
+        self.request.quantity = granted.map(|granted| (granted, granted));
         self
     }
 

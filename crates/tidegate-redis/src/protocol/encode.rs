@@ -50,7 +50,16 @@ pub(crate) fn encode_call(
         cmd.arg(part.cost.get());
         match part.hold {
             PartHold::None => cmd.arg(""),
-            PartHold::Made(expiry) => cmd.arg(u8::from(expiry == Expiry::Charge)),
+            PartHold::Made(expiry) => {
+                let expiry = u8::from(expiry == Expiry::Charge);
+                match request.quantity {
+                    Some((min, want)) => {
+                        let (num, den) = part.per_unit.parts();
+                        cmd.arg(format!("{expiry} {num} {den} {min} {want}"))
+                    }
+                    None => cmd.arg(expiry),
+                }
+            }
             PartHold::Ended => cmd.arg("held"),
             PartHold::At(cost) => cmd.arg(cost.get()),
         };

@@ -18,7 +18,12 @@ const CHARGED: &str = "charged";
 pub(crate) fn record_of<'a>(op: Op<'_>, held: impl IntoIterator<Item = &'a LimitCharge>) -> String {
     // No field can contain a tab or a line end.
     let line = |part: &LimitCharge| {
-        let LimitCharge { limit, subject, cost, .. } = part;
+        let LimitCharge { limit, subject, cost, per_unit, .. } = part;
+        // Whether rules were reserved at one cost is decided by what was wanted.
+        let cost = match op.quantity() {
+            Some(quantity) => quantity.cost(*cost, *per_unit, quantity.want),
+            None => *cost,
+        };
         let (rule, policy, state) = (limit.rule(), limit.policy(), limit.state());
         let end = if part.is_held() { "".into() } else { format!("\t{CHARGED}") };
         format!("{subject}\t{rule}\t{policy}\t{state}\t{}\t{cost}{end}\n", limit.limit())
@@ -70,7 +75,7 @@ mod tests {
         assert_eq!(read[0].hold, PartHold::Ended);
         let kind = HoldKind::Named { attempt: 7 };
         let (id, ttl) = (HoldId::from(1), Micros::from_secs(1));
-        let named = Op::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind });
+        let named = Op::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind, quantity: None });
         let both = record_of(named, [&charged, &part]);
         assert_ne!(both, record_of(Op::Check, [&charged, &part]));
         let both = parts_of(&both, &names).unwrap();

@@ -51,6 +51,8 @@ pub(crate) struct ScriptDecision {
     pub(crate) repeated: bool,
     /// The hold that was made, without its location.
     pub(crate) hold: Option<HoldId>,
+    /// What it was granted of its quantity.
+    pub(crate) granted: Option<Cost>,
     /// Only of `inspect`.
     pub(crate) inspected: InspectedState,
 }
@@ -283,6 +285,9 @@ impl ScriptDecision {
         if let (Some(sent), Some(id)) = (sent, self.hold) {
             decision.details_mut().hold = Some(id.with_location(sent.location()));
         }
+        if self.granted.is_some() {
+            decision.details_mut().granted = self.granted;
+        }
         if self.repeated {
             decision.verdicts.extend(self.stored_verdicts_of(parts, indexes));
             return decision;
@@ -447,7 +452,11 @@ impl ReplyReader {
                 inspected.entries.push(((!caller.is_empty()).then(|| caller.into()), permits));
             }
         }
-        Some(ScriptDecision { parts, refunded, expired, repeated, hold, inspected })
+        // That of the first call, too, if it is repeated.
+        let has_quantity = if repeated { self.0.len() == 1 } else { request.quantity.is_some() };
+        let granted = if has_quantity { Some(Cost::total(self.u64()?)) } else { None };
+        let granted = granted.filter(|granted| !granted.is_zero());
+        Some(ScriptDecision { parts, refunded, expired, repeated, hold, granted, inspected })
     }
 
     /// The reply of `checks.lua` to one group, from its third place on.

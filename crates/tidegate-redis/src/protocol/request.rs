@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{
     Algorithm, Call, Charge, Cost, EngineError, Expiry, HoldId, HoldKind, IdempotencyKey, Limit,
-    Micros, Op, Refusal, RuleLimit,
+    Micros, Op, Refusal, RuleLimit, UnitCost,
 };
 
 use crate::connection::error::StaticError;
@@ -24,6 +24,8 @@ pub(crate) struct LimitCharge {
     /// The hash of `state` in this process.
     pub(crate) hash: u64,
     pub(crate) hold: PartHold,
+    /// What a unit of the quantity costs that the request holds; the cost is that of the minimum.
+    pub(crate) per_unit: UnitCost,
 }
 
 /// What a request does with the hold of a part.
@@ -50,21 +52,22 @@ impl LimitCharge {
         let keeps_caller = limit.limit().algorithm() == Algorithm::SlidingLog;
         let caller = caller.filter(|_| keeps_caller).unwrap_or_default().into();
         let state = names.state(subject, limit.state());
-        let hold = PartHold::None;
-        Self { limit, subject, cost, caller, hash: names.hash(&state), state, hold }
+        let (hold, per_unit) = (PartHold::None, UnitCost::ZERO);
+        Self { limit, subject, cost, caller, hash: names.hash(&state), state, hold, per_unit }
     }
 
     /// The parts of a call, and the index of each charge among them. Charges to the same limit and
     /// key are added up.
     pub(crate) fn all(
-        charges: &[Charge<'_>],
+        Call { op, charges, .. }: &Call<'_>,
         secret: &HashSecret,
         names: &KeyNames,
     ) -> (Vec<Self>, Vec<usize>) {
         let mut parts: Vec<Self> = Vec::with_capacity(charges.len());
         let mut indexes = Vec::with_capacity(charges.len());
-        for Charge { limit, key, cost, caller } in charges {
-            let part = Self::new((*limit).clone(), secret.subject(*key), *cost, *caller, names);
+        for charge @ Charge { limit, key, cost, caller } in *charges {
+            let mut part = Self::new((*limit).clone(), secret.subject(*key), *cost, *caller, names);
+            part.per_unit = op.quantity().map_or(part.per_unit, |one| one.per_unit(charge));
             let same = parts.iter().position(|other| other.state == part.state);
             let index = same.unwrap_or(parts.len());
             match parts.get_mut(index) {
@@ -227,6 +230,8 @@ pub(crate) struct ScriptRequest {
     /// The hold that an earlier attempt with this id made, once a reply has named it.
     pub(crate) earlier: Option<HoldId>,
     pub(crate) record: String,
+    /// The smallest and the largest quantity that its hold is granted.
+    pub(crate) quantity: Option<(Cost, Cost)>,
     /// It counts only when replicas confirm it, if any must.
     pub(crate) confirmed: bool,
     /// It is sent by `lean.lua`.
@@ -245,6 +250,7 @@ impl ScriptRequest {
             once: None,
             earlier: None,
             record: String::new(),
+            quantity: None,
             confirmed: true,
             is_lean: false,
         }
@@ -328,16 +334,22 @@ impl IdempotencyRecord {
         // The text is hashed, so it must not change.
         let op = match call.op {
             // The id of a hold is random, and differs between attempts.
-            Op::Hold(hold) if hold.expiry == Expiry::Charge => format!("lease {}", hold.ttl.get()),
-            Op::Hold(hold) => format!("hold {}", hold.ttl.get()),
+            Op::Hold(hold) => {
+                let name = if hold.expiry == Expiry::Charge { "lease" } else { "hold" };
+                let quantity = hold.quantity.map(|one| format!(" {} {}", one.min, one.want));
+                format!("{name} {}{}", hold.ttl.get(), quantity.unwrap_or_default())
+            }
             // A peek with an id returns the stored result of the check with that id.
             Op::Peek => ScriptOp::Check.name().into(),
             op => ScriptOp::of(op).map_or("", ScriptOp::name).into(),
         };
         // The rules and not their limits: a rule may have got other limits meanwhile.
         let charges = call.charges.iter().filter(|charge| charge.limit.is_first());
-        let charges =
-            charges.map(|c| format!("{} {} {}", secret.subject(c.key), c.limit.rule(), c.cost));
+        let charges = charges.map(|c| {
+            let per_unit = call.op.quantity().map(|quantity| quantity.per_unit(c).parts());
+            let per_unit = per_unit.map_or(String::new(), |(num, den)| format!(" {num}/{den}"));
+            format!("{} {} {}{per_unit}", secret.subject(c.key), c.limit.rule(), c.cost)
+        });
         let content: Vec<String> = [op].into_iter().chain(charges).collect();
         Self { subject, name, request: secret.hash(content.iter().map(String::as_bytes)) }
     }

@@ -68,7 +68,7 @@ async fn a_named_hold_outlives_calls_of_its_name_that_are_dropped_in_flight() {
     let id = HoldId::from(7);
     let hold = |attempt| {
         let (ttl, kind) = (Micros::from_secs(600), HoldKind::Named { attempt });
-        let op = Op::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind });
+        let op = Op::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind, quantity: None });
         engine.decide(Call { op, charges: &charges, idempotency_key: None })
     };
     let abandon = async || {

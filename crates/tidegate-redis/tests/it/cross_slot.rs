@@ -14,8 +14,8 @@ use std::time::Duration;
 use testkit::redis::RedisServer;
 use tidegate::{
     Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Expiry,
-    Extension, Health, HoldId, IdempotencyKey, Inspection, Key, ManualClock, Micros, Op, Refusal,
-    Rule, RuleCost, RuleLimit,
+    Extension, Health, HoldId, HoldSpec, IdempotencyKey, Inspection, Key, ManualClock, Micros, Op,
+    Quantity, Refusal, Rule, RuleCost, RuleLimit,
 };
 use tidegate_model::{
     ChangeModel, EngineSystem, Profile, SharingClass, Spec, Stats, System, TraceRng, run, run_size,
@@ -85,7 +85,19 @@ impl Engine for SubjectPerRule {
                 RuleCost { key, ..*cost }
             });
             let each: Vec<RuleCost<'_>> = each.collect();
+            let units = call.op.quantity().map_or_else(Vec::new, |quantity| {
+                let mut mapped = quantity.charges.to_vec();
+                for unit in &mut mapped {
+                    let is_same =
+                        |c: &&Charge<'_>| (c.limit.state(), c.key) == (unit.state, unit.key);
+                    let place = call.charges.iter().position(|charge| is_same(&charge));
+                    unit.key = place.map_or(unit.key, |place| charges[place].key);
+                }
+                mapped
+            });
+            let quantity = call.op.quantity().map(|one| Quantity { charges: &units, ..*one });
             let op = match call.op {
+                Op::Hold(hold) => Op::Hold(HoldSpec { quantity: quantity.as_ref(), ..hold }),
                 Op::Settle { id, costs: Costs::Each(_) } => {
                     Op::Settle { id, costs: Costs::Each(&each) }
                 }
@@ -253,8 +265,10 @@ fn decisions_across_slots_are_those_of_the_model() {
     });
     let all = all.into_inner().unwrap();
     let (calls, traces) = (all.calls, seeds.into_inner());
+    let Stats { extensions, partial_grants, .. } = all;
     print_line(&format!(
-        "cross-slot = model: {calls} decisions in {traces} traces, 0 mismatches but {revivals} \
+        "cross-slot = model: {calls} decisions in {traces} traces with {extensions} extensions and \
+         {partial_grants} partial grants, 0 mismatches but {revivals} \
          where the clock stepped back before the expiry of a hold that a denied call saw expired"
     ));
     assert!(revivals * 100 < traces);

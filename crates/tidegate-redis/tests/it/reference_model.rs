@@ -31,6 +31,7 @@ fn variable(name: &str) -> Option<u64> {
 fn traces(
     builder: RedisBuilder,
     class: SharingClass,
+    min_len: u64,
     seeds: &AtomicU64,
     mut enough: impl FnMut(&Stats) -> bool,
 ) {
@@ -50,7 +51,8 @@ fn traces(
                 SharingClass::Calls => system.with_limits_of_calls(specs),
             }
         };
-        let stats = run(seed, profile(class), make).unwrap_or_else(|mismatch| panic!("{mismatch}"));
+        let profile = Profile { min_len, ..profile(class) };
+        let stats = run(seed, profile, make).unwrap_or_else(|mismatch| panic!("{mismatch}"));
         if enough(&stats) {
             return;
         }
@@ -60,7 +62,7 @@ fn traces(
 /// About 3,300 traces.
 #[test]
 fn the_scripts_decide_as_the_model_does() {
-    compare(SharingClass::Policies, run_size(10_000, 10_000, 10_000_000));
+    compare_each(SharingClass::Policies, run_size(10_000, 10_000, 10_000_000));
 }
 
 /// Traces beyond those of a short run, each of which once differed after a clock step back. 5698 and
@@ -76,26 +78,39 @@ fn long_traces_with_clock_steps_are_decided_as_the_model_does() {
 
 #[test]
 fn limits_that_come_with_calls_are_decided_as_the_model_does() {
-    compare(SharingClass::Calls, run_size(10_000, 10_000, 1_000_000));
+    compare_each(SharingClass::Calls, run_size(10_000, 10_000, 1_000_000));
+}
+
+#[test]
+fn budgets_in_long_traces_are_decided_as_the_model_does() {
+    let wanted = run_size(1_000, 5_000, 1_000_000);
+    compare(SharingClass::Policies, 50, |all| all.calls >= wanted);
 }
 
 /// Compares so many verdicts of each algorithm.
-fn compare(class: SharingClass, wanted: u64) {
+fn compare_each(class: SharingClass, wanted: u64) {
+    // Only direct callers of the core can use made-up time zones.
+    compare(class, Profile::ENGINE.min_len, |all| {
+        all.verdicts.len() >= 11 && all.verdicts.values().all(|count| *count >= wanted)
+    });
+}
+
+/// Compares traces of at least so many calls, until `enough`.
+fn compare(class: SharingClass, min_len: u64, enough: impl Fn(&Stats) -> bool + Sync) {
     let server = testkit::redis::RedisServer::start();
     let url = server.url();
     if let Some(seed) = variable("TIDEGATE_SEED") {
-        return traces(Redis::builder(&url), class, &AtomicU64::new(seed), |_| true);
+        return traces(Redis::builder(&url), class, min_len, &AtomicU64::new(seed), |_| true);
     }
     let (seeds, all) = (AtomicU64::new(0), Mutex::new(Stats::default()));
     // The general script is a function for one half of the threads, and a script for the other.
     let work = &|thread: usize| {
         let builder = Redis::builder(&url);
         let builder = if thread.is_multiple_of(2) { builder } else { builder.test_no_functions() };
-        traces(builder, class, &seeds, |stats| {
+        traces(builder, class, min_len, &seeds, |stats| {
             let mut all = all.lock().unwrap();
             all.add(stats);
-            // Only direct callers of the core can use made-up time zones.
-            all.verdicts.len() >= 11 && all.verdicts.values().all(|count| *count >= wanted)
+            enough(&all)
         });
     };
     std::thread::scope(|scope| {
@@ -108,14 +123,15 @@ fn compare(class: SharingClass, wanted: u64) {
         writeln!(err, "scripts = model, {class:?}: {name}: {count} verdicts, 0 mismatches")
             .unwrap();
     }
-    let Stats { calls, changes, extensions, .. } = all;
+    let Stats { calls, changes, extensions, partial_grants, .. } = all;
     let traces = seeds.into_inner();
     writeln!(
         err,
         "scripts = model, {class:?}: {calls} decisions in {traces} traces with {changes} changed \
-         limits and {extensions} extensions, 0 mismatches"
+         limits and {extensions} extensions and {partial_grants} partial grants, 0 mismatches"
     )
     .unwrap();
     assert!(changes > calls / 100, "{changes} changes");
     assert!(extensions > calls / 200, "{extensions} extensions");
+    assert!(partial_grants > calls / 1_000, "{partial_grants} partial grants");
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate::{
-    Cost, Decision, EngineError, Micros, Outcome, ParseLimitError, Refusal, RuleCost, RuleLimit,
-    Verdict,
+    Cost, Decision, EngineError, Micros, Outcome, ParseLimitError, Refusal, RuleLimit, Verdict,
 };
 use tidegate_tower::headers::HeaderStyle;
 use tidegate_tower::policy_names::PolicyNames;
@@ -53,19 +52,6 @@ impl CheckDecision {
             let headers = self.headers;
             Self { decision, limits, ttl: None, id_retention: None, granted: None, headers }
         })
-    }
-
-    /// Adds what an extension has granted to the wanted rules of this reservation.
-    pub(super) fn grant(&mut self, extended: Self, wanted: &[RuleCost<'_>]) {
-        let reserved = extended.limits.iter().zip(extended.decision.reserved());
-        let is_wanted = |limit: &RuleLimit| wanted.iter().any(|one| one.rule == limit.rule());
-        let granted = reserved.filter(|(limit, _)| is_wanted(limit)).map(|(_, cost)| *cost);
-        // A key that is exempt from all of them has no bound.
-        self.granted = granted.min().or(wanted.first().map(|one| one.cost));
-        // Two checks of one limit and key have two verdicts, and one in the extension.
-        if extended.decision.verdicts.len() == self.decision.verdicts.len() {
-            self.decision.verdicts = extended.decision.verdicts;
-        }
     }
 
     /// The most restrictive limit with its verdict; none if no limit applies.

@@ -17,7 +17,7 @@ pub use self::active_policy::{ActivePolicy, AdhocLimits};
 pub(crate) use self::decision::CheckDecision;
 pub use self::decision::CheckError;
 pub use self::model_costs::{ModelUsage, UsageCosts};
-pub use self::request::{AtMost, Operation, ReserveOptions, SettleAction, Throttle};
+pub use self::request::{Operation, QuantityRange, ReserveOptions, SettleAction, Throttle};
 pub use self::service::CheckService;
 pub(crate) use self::wait_limits::WaitCount;
 pub use self::wait_limits::WaitLimits;

@@ -1,9 +1,7 @@
 //! What a call to a language model costs under each rule of a policy.
 
-use std::sync::Arc;
-
-use tidegate::pricing::{ModelPrice, TokenUsage};
-use tidegate::{Cost, HoldId, OnReserve, PolicyRule, Refusal, RuleCost, RuleLimit, Unit};
+use tidegate::pricing::{ModelPrice, Prices, TokenUsage};
+use tidegate::{Cost, HoldId, PolicyRule, RuleCost, RuleLimit, Unit, UnitCost};
 
 use super::active_policy::ActivePolicy;
 use super::decision::CheckError;
@@ -42,6 +40,29 @@ impl ActivePolicy {
             .and_then(|(unit, usage)| usage.cost(unit, price.map(|(_, price)| price)));
         let estimate = || rule.estimate().map_or(1, Cost::get);
         Ok(by_usage.unwrap_or_else(estimate).max(1))
+    }
+
+    /// What a reservation costs under a rule before any output, and for each token of output: those
+    /// of input and their price, by the usage. Output and reasoning share one bound, and so the
+    /// higher price counts.
+    pub fn cost_of_output(
+        &self,
+        rule: &str,
+        call: &ModelUsage<'_>,
+    ) -> Result<(u64, UnitCost), CheckError> {
+        let fixed = self.cost_to_reserve(rule, call)?;
+        let unit = self.policy.rule(rule).and_then(|rule| rule.unit());
+        let price = call.model.and_then(|model| self.prices.as_ref()?.find(model));
+        let per_token = match (unit, price) {
+            (Some(Unit::Tokens), _) => UnitCost::ONE,
+            (Some(Unit::Money), Some((_, price))) => price.per_output_token(),
+            _ => UnitCost::ZERO,
+        };
+        let input = call.usage.filter(|_| !per_token.is_zero());
+        let input = unit
+            .zip(input)
+            .and_then(|(unit, usage)| usage.cost(unit, price.map(|(_, price)| price)));
+        Ok((input.unwrap_or(fixed), per_token))
     }
 
     /// Refuses a reservation of money whose price is unknown.
@@ -89,18 +110,12 @@ impl ActivePolicy {
         self.prices.as_ref()?.by_tag(reservation.tag()).map(|(name, _)| name)
     }
 
-    /// Refuses a rule of which a reservation holds nothing that can be extended.
-    pub(super) fn check_extensible(&self, rule: &str) -> Result<(), CheckError> {
-        // An unknown rule is reported later, by the plan.
-        let Some(found) = self.policy.rule(rule) else { return Ok(()) };
-        let limits = || found.rule().limits().iter();
-        if limits().any(|limit| limit.limit().is_queue() && !limit.is_shadow()) {
-            return Err(Refusal::QueueExtended(rule.into()).into());
-        }
-        let is_held = |limit: &Arc<RuleLimit>| {
-            limit.limit().lease().is_none() && limit.on_reserve() == OnReserve::Hold
-        };
-        if limits().any(is_held) { Ok(()) } else { Err(Refusal::NotHeld(rule.into()).into()) }
+    /// The tag of a model in the id of its reservations: that of the name that its price is listed
+    /// under, if it is not one for all others.
+    pub fn model_tag(&self, model: &str) -> u32 {
+        let listed = self.prices.as_ref().and_then(|prices| prices.find(model));
+        let own = listed.filter(|(name, _)| *name != Prices::ANY);
+        Prices::tag(own.map_or(model, |(name, _)| name))
     }
 
     /// Whether a reservation holds permits of the limit that its settlement charges.
@@ -112,7 +127,6 @@ impl ActivePolicy {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::pricing::Prices;
     use tidegate_config::PolicyLoader;
 
     use super::super::active_policy::AdhocLimits;
@@ -188,6 +202,38 @@ mod tests {
         assert_eq!(costs(&without, Some("large"), random), ("tokens 110".into(), None));
         let any = ("tokens 110, spend 550".into(), Some("*".into()));
         assert_eq!(costs(&active(ANY), Some("large"), of_small), any);
+    }
+
+    #[test]
+    fn a_token_of_output_costs_one_token_and_its_price() {
+        let active = active("");
+        let call = ModelUsage { model: Some("small"), usage: Some(usage(100, 0)) };
+        let costs = RULES.map(|rule| {
+            let (input, per_token) = active.cost_of_output(rule, &call).unwrap();
+            (input, per_token.of(Cost::total(50)).get())
+        });
+        assert_eq!(costs, [(1, 0), (1, 0), (100, 50), (100, 100)]);
+        let free = ModelUsage { model: Some("free"), ..call };
+        let spend = active.cost_of_output("spend", &free).unwrap();
+        assert_eq!(spend, (1, UnitCost::ZERO), "a hold of nothing is no hold");
+        assert!(active.cost_of_output("spend", &ModelUsage { model: None, ..call }).is_err());
+    }
+
+    #[test]
+    fn a_dated_name_has_the_price_of_its_model_and_not_that_of_all_others() {
+        let active = active(ANY);
+        let random = HoldId::from(7);
+        for dated in ["small-2026-01-31", "small-20260131", "small@20260131"] {
+            let costs = active.costs_of_usage(&usage(100, 10), Some(dated), random);
+            assert_eq!(costs.priced_as, Some("small"), "{dated}");
+            assert_eq!(active.model_tag(dated), Prices::tag("small"));
+        }
+        for other in
+            ["small-2026", "small-2", "smaller-2026-01-31", "-2026-01-31", "small-1234567x"]
+        {
+            let costs = active.costs_of_usage(&usage(100, 10), Some(other), random);
+            assert_eq!(costs.priced_as, Some("*"), "{other}");
+        }
     }
 
     #[test]

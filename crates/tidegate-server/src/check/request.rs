@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Cost, Costs, Extension, HoldId, Op, RuleCost};
+use tidegate::{Cost, Costs, Extension, HoldId, Op, Refusal, RuleCheck, UnitCost};
 
 /// The numbers of `CL.THROTTLE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,14 +34,46 @@ pub enum Operation {
     Reserve(ReserveOptions),
 }
 
-/// A reservation of one quantity from `min` to `want` under these rules and keys. The checks of the
-/// call have `min` as the cost of these, and fixed costs otherwise.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AtMost<'a> {
-    /// The rules and keys, each at a cost of `want`.
-    pub wanted: Vec<RuleCost<'a>>,
-    /// The smallest quantity.
-    pub min: Cost,
+/// The smallest and the largest quantity that a reservation is granted; each check of it has a cost
+/// [per unit](RuleCheck::per_unit).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QuantityRange {
+    min: Cost,
+    want: Cost,
+}
+
+impl QuantityRange {
+    /// Refused unless it is from 1 to [`Cost::MAX`].
+    pub fn new(min: u64, want: u64) -> Result<Self, Refusal> {
+        let (min, want) = (Cost::total(min), Cost::new(want)?);
+        if min.is_zero() || min > want { Err(Refusal::MinCost) } else { Ok(Self { min, want }) }
+    }
+
+    /// Grants the cost of the flexible checks as far as it fits; it must be the same for all.
+    pub fn of_checks(
+        checks: &mut [RuleCheck<'_>],
+        min: u64,
+        is_flexible: impl Fn(usize, &RuleCheck<'_>) -> bool,
+    ) -> Result<Self, Refusal> {
+        let mut want = None;
+        for (i, check) in checks.iter_mut().enumerate() {
+            if is_flexible(i, check) {
+                if want.replace(check.cost).is_some_and(|other| other != check.cost) {
+                    return Err(Refusal::MinCost);
+                }
+                (check.cost, check.per_unit) = (0, UnitCost::ONE);
+            }
+        }
+        Self::new(min, want.ok_or(Refusal::MinCost)?)
+    }
+
+    pub(super) fn min(self) -> Cost {
+        self.min
+    }
+
+    pub(super) fn want(self) -> Cost {
+        self.want
+    }
 }
 
 /// How permits are held.
@@ -57,6 +89,8 @@ pub struct ReserveOptions {
     ///
     /// [`CheckService::settle_named`]: super::CheckService::settle_named
     pub name: Option<HoldId>,
+    /// Grants as much of this as fits.
+    pub quantity: Option<QuantityRange>,
 }
 
 impl From<Option<Duration>> for ReserveOptions {
@@ -74,6 +108,14 @@ impl Operation {
             Self::Record => Op::Record,
             Self::Refund => Op::Refund,
             Self::Reset => Op::Reset,
+        }
+    }
+
+    /// The quantity that a reservation is granted, if it names one.
+    pub(super) fn quantity(self) -> Option<QuantityRange> {
+        match self {
+            Self::Reserve(options) => options.quantity,
+            _ => None,
         }
     }
 

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use tidegate::policy::{ListMode, Request, RuleTarget};
 use tidegate::{
-    Clock, Costs, Decision, Engine, EngineError, Expiry, Extension, Health, HoldId, HoldKind,
-    HoldSpec, IdempotencyKey, Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan,
-    Policy, Refusal, RuleCheck, RuleCost, RuleLimit, Settled,
+    Clock, Costs, Decision, Engine, EngineError, Expiry, Health, HoldId, HoldKind, HoldSpec,
+    IdempotencyKey, Inspection, Key, Limited, Limiter, MemoryUse, Micros, Op, Plan, Policy,
+    Quantity, Refusal, RuleCheck, RuleCost, RuleLimit, Settled,
 };
 
 use super::accounting::Accounting;
 use super::active_policy::ActivePolicy;
 use super::adhoc::AdhocRules;
 use super::decision::{CheckDecision, CheckError};
-use super::request::{AtMost, Operation, ReserveOptions, SettleAction, Throttle};
+use super::request::{Operation, ReserveOptions, SettleAction, Throttle};
 use super::wait_limits::{WaitCount, WaitLimits, WaitPermit};
 use crate::observe::hot_keys::HotKeys;
 use crate::observe::metrics::Metrics;
@@ -212,58 +212,12 @@ impl CheckService {
         idempotency_key: Option<&str>,
     ) -> Result<CheckDecision, CheckError> {
         let now = self.clock.now();
-        let plan = active.plan(checks, operation.op(), now)?;
+        let mut plan = active.plan(checks, operation.op(), now)?;
+        if let Some(range) = operation.quantity() {
+            plan = plan.with_quantity(range.min())?;
+        }
         let key = checks.first().filter(|_| checks.len() == 1).map(|check| check.key);
         self.decide(active, operation, &plan, CallContext { idempotency_key, key, now }).await
-    }
-
-    /// Reserves one quantity from a minimum up to what is wanted: first the minimum, which can be
-    /// denied, then as much as fits. What other calls take in between is not granted.
-    pub async fn reserve_at_most(
-        &self,
-        options: ReserveOptions,
-        checks: &[RuleCheck<'_>],
-        at_most: &AtMost<'_>,
-        idempotency_key: Option<&str>,
-    ) -> Result<CheckDecision, CheckError> {
-        let AtMost { wanted, min } = at_most;
-        // A key may be exempt from some of the rules.
-        let wanted: Vec<RuleCost<'_>> = wanted.iter().map(|cost| cost.if_held()).collect();
-        let wanted = &wanted;
-        let to = Extension { totals: wanted, min: Some(*min), ttl: None };
-        to.validate()?;
-        if wanted.is_empty() {
-            return Err(Refusal::MinCost.into());
-        }
-        let active = self.active();
-        for cost in wanted {
-            active.check_extensible(cost.rule)?;
-        }
-        let mut made = self.run(Operation::Reserve(options), checks, idempotency_key).await?;
-        if !made.decision.allowed() {
-            return Ok(made);
-        }
-        let Some(id) = made.decision.hold() else {
-            // An exempt key.
-            made.granted = Some(to.want());
-            return Ok(made);
-        };
-        // A repeated call reads what the first one was granted.
-        let held: Vec<RuleCost<'_>> =
-            wanted.iter().map(|cost| RuleCost { cost: *min, ..*cost }).collect();
-        let totals = if made.decision.repeated() { &held } else { wanted };
-        let extended = self.settle(id, SettleAction::Extend(Extension { totals, ..to })).await;
-        // Without a reply the minimum is reserved, or more.
-        made.granted = Some(*min);
-        match extended {
-            Ok(extended) => made.grant(extended, wanted),
-            Err(CheckError::Refused(refusal)) if refusal != Refusal::HoldExpired => {
-                self.settle(id, SettleAction::Cancel).await?;
-                return Err(refusal.into());
-            }
-            Err(_) => {}
-        }
-        Ok(made)
     }
 
     /// Checks a request that the rules of the policy are matched against. `describe` gets the
@@ -393,7 +347,8 @@ impl CheckService {
         result: Result<Decision, EngineError>,
     ) -> Result<CheckDecision, CheckError> {
         let mut decision = result.map_err(|error| self.accounting.count_error(error))?;
-        if let SettleAction::Extend(_) = action {
+        if let SettleAction::Extend(to) = action {
+            self.accounting.count_extension(&to, &decision);
             active.retry_jitter.iter().for_each(|jitter| decision.jitter_retry_after(*jitter));
         }
         let model = active.reserved_model(id).unwrap_or(Metrics::OTHER);
@@ -447,10 +402,15 @@ impl CheckService {
         plan: &Plan<'_>,
         context: CallContext<'_>,
     ) -> Result<CheckDecision, CheckError> {
+        let range = operation.quantity();
+        let units = range.map_or_else(Vec::new, |_| plan.unit_charges());
+        let quantity =
+            range.map(|range| Quantity { min: range.min(), want: range.want(), charges: &units });
         let (op, ttl) = match operation {
             Operation::Reserve(options) => {
                 let ttl = options.ttl.map_or_else(|| default_ttl(plan), Micros::from);
-                (Op::Hold(hold_spec(options, ttl)?), Some(ttl))
+                let hold = HoldSpec { quantity: quantity.as_ref(), ..hold_spec(options, ttl)? };
+                (Op::Hold(hold), Some(ttl))
             }
             _ => (operation.op(), None),
         };
@@ -478,7 +438,9 @@ impl CheckService {
         let ttl = ttl.filter(|_| decision.hold().is_some());
         let (limits, headers) = (plan.limits().cloned().collect(), active.headers);
         let id_retention = context.idempotency_key.and_then(|_| self.short_id_retention());
-        let granted = None;
+        // Without a limit that counts it, an exempt key is granted everything.
+        let granted = range.filter(|_| decision.allowed());
+        let granted = granted.map(|range| decision.granted().unwrap_or(range.want()));
         let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
         self.accounting.trace(&decision);
         Ok(decision)
@@ -537,7 +499,7 @@ struct CallContext<'a> {
 const NAMED_TAG: u32 = u32::from_be_bytes(*b"name");
 
 /// The hold of a reservation.
-fn hold_spec(options: ReserveOptions, ttl: Micros) -> Result<HoldSpec, EngineError> {
+fn hold_spec(options: ReserveOptions, ttl: Micros) -> Result<HoldSpec<'static>, EngineError> {
     let ReserveOptions { charge_on_expiry, tag, name, .. } = options;
     let expiry = if charge_on_expiry { Expiry::Charge } else { Expiry::Release };
     let random = HoldId::random()?;
@@ -552,7 +514,7 @@ fn hold_spec(options: ReserveOptions, ttl: Micros) -> Result<HoldSpec, EngineErr
             (random.with_tag(tag), HoldKind::Reservation)
         }
     };
-    Ok(HoldSpec { id, ttl, expiry, kind })
+    Ok(HoldSpec { id, ttl, expiry, kind, quantity: None })
 }
 
 /// The shortest lease among the limits, or the default.

@@ -218,7 +218,7 @@ impl Decider {
                 policy.plan_checks(&checks, ListMode::Evaluate, now)
             }
             (RuleSelection::PerRequest(..), Some(rule)) => {
-                let check = RuleCheck { target: RuleTarget::Own(rule), key, cost: cost.get() };
+                let check = RuleCheck::of(RuleTarget::Own(rule), key, cost.get());
                 policy.plan_checks(&[check], ListMode::Evaluate, now)
             }
             (RuleSelection::AllRules(_) | RuleSelection::PerRequest(..), _) => {

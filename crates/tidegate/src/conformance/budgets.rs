@@ -256,7 +256,7 @@ async fn a_named_hold_exists_once_and_is_found_by_its_key(harness: &Harness) {
     let name = HoldId::from(HoldId::random().expect("random numbers").get());
     let hold = async |attempt| {
         let kind = HoldKind::Named { attempt };
-        let spec = HoldSpec { id: name, ttl: TTL, expiry: Expiry::Release, kind };
+        let spec = HoldSpec { id: name, ttl: TTL, expiry: Expiry::Release, kind, quantity: None };
         let charges = [(&tokens_of, "org", 400), (&tokens_of, "team", 300)];
         harness.call(Op::Hold(spec), &charges).await
     };

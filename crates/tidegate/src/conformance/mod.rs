@@ -15,7 +15,7 @@
 //! - `admission`: what passes, and when to retry. `all_or_none`: calls of several limits.
 //! - `operations`: record, refund, reset, inspect, changes of the limit, steps of the clock.
 //! - `budgets`: reservations of several rules, each settled at its own cost.
-//! - `extensions`: reservations that are extended.
+//! - `extensions`: reservations that are extended. `quantities`: reservations of as much as fits.
 //! - `holds`: reservations and concurrency. `enter`: check and concurrency slot in one step.
 //! - `idempotency`: at most one charge per id. `shadow`: shadow limits. `refusals`: invalid calls.
 //! - `harness`: the engine under test, and helpers for calls.
@@ -29,6 +29,7 @@ mod harness;
 mod holds;
 mod idempotency;
 mod operations;
+mod quantities;
 mod refusals;
 mod shadow;
 
@@ -46,6 +47,7 @@ pub async fn run<E: Engine>(make: impl Fn(ManualClock) -> E) {
     holds::run(new).await;
     budgets::run(new).await;
     extensions::run(new).await;
+    quantities::run(new).await;
     enter::run(new).await;
     idempotency::run(new).await;
     refusals::run(new).await;

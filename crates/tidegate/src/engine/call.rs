@@ -9,6 +9,7 @@ use super::bounds;
 use super::costs::{Costs, Extension, HeldPart, RuleCost};
 use super::error::{EngineError, Refusal};
 use super::ids::{HoldId, IdempotencyKey};
+use super::quantity::Quantity;
 use super::rule_limit::{OnReserve, RuleLimit};
 use crate::Key;
 
@@ -28,7 +29,7 @@ pub enum Op<'a> {
     /// Clear consumption and holds.
     Reset,
     /// Hold permits, if every limit allows it.
-    Hold(HoldSpec),
+    Hold(HoldSpec<'a>),
     /// End a hold and charge its limits. The call has no charges; the engine knows what was held.
     Settle {
         /// The hold.
@@ -56,7 +57,7 @@ pub enum Op<'a> {
 
 /// A hold to be made: its id, how long it lasts, and what it is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct HoldSpec {
+pub struct HoldSpec<'a> {
     /// The id to settle the hold by.
     pub id: HoldId,
     /// How long the hold lasts without renewal.
@@ -66,6 +67,8 @@ pub struct HoldSpec {
     pub expiry: Expiry,
     /// Which limits it holds, and whether its result is stored.
     pub kind: HoldKind,
+    /// Grants as much of a quantity as fits. `None`: the costs of the charges, or nothing.
+    pub quantity: Option<&'a Quantity<'a>>,
 }
 
 /// What a hold is for.
@@ -95,7 +98,7 @@ pub enum HoldKind {
     Loan,
 }
 
-impl HoldSpec {
+impl HoldSpec<'_> {
     /// Whether it is for a process that spends the permits by itself: [`Op::loan`].
     pub fn is_loan(&self) -> bool {
         self.kind == HoldKind::Loan
@@ -126,22 +129,48 @@ impl HoldSpec {
 impl Op<'_> {
     /// Holds the costs until `ttl` has passed.
     pub fn hold(id: HoldId, ttl: Micros, expiry: Expiry) -> Self {
-        Self::Hold(HoldSpec { id, ttl, expiry, kind: HoldKind::Reservation })
+        Self::Hold(HoldSpec { id, ttl, expiry, kind: HoldKind::Reservation, quantity: None })
     }
 
     /// Holds the costs for the length of one request, until `ttl` has passed.
     pub fn hold_for_request(id: HoldId, ttl: Micros) -> Self {
-        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind: HoldKind::Request })
+        Self::Hold(HoldSpec {
+            id,
+            ttl,
+            expiry: Expiry::Release,
+            kind: HoldKind::Request,
+            quantity: None,
+        })
     }
 
     /// Holds the costs for a process that spends them by itself; charged when `ttl` has passed.
     pub fn loan(id: HoldId, ttl: Micros) -> Self {
-        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Charge, kind: HoldKind::Loan })
+        Self::Hold(HoldSpec {
+            id,
+            ttl,
+            expiry: Expiry::Charge,
+            kind: HoldKind::Loan,
+            quantity: None,
+        })
     }
 
     /// Takes a slot of each `concurrency` limit until `ttl` has passed, and charges the others.
     pub fn enter(id: HoldId, ttl: Micros) -> Self {
-        Self::Hold(HoldSpec { id, ttl, expiry: Expiry::Release, kind: HoldKind::Entry })
+        Self::Hold(HoldSpec {
+            id,
+            ttl,
+            expiry: Expiry::Release,
+            kind: HoldKind::Entry,
+            quantity: None,
+        })
+    }
+
+    /// The quantity that a hold grants as far as it fits.
+    pub fn quantity(&self) -> Option<&Quantity<'_>> {
+        match self {
+            Self::Hold(hold) => hold.quantity,
+            _ => None,
+        }
     }
 
     /// The hold that the operation is about. Such a call has no charges.
@@ -247,6 +276,11 @@ impl Call<'_> {
         }
         if let Op::Extend { to, .. } = self.op {
             to.validate()?;
+        }
+        if let Op::Hold(hold) = &self.op
+            && let Some(quantity) = hold.quantity
+        {
+            quantity.validate(self, hold)?;
         }
         if self.op.is_per_request() && self.idempotency_key.is_some() {
             return Err(Refusal::EnterTakesNoId.into());

@@ -87,6 +87,8 @@ pub struct DecisionDetails {
     pub settled: Vec<SettledCost>,
     /// What is reserved of each limit held, for an extended hold.
     pub reserved: Vec<Cost>,
+    /// The quantity that a hold was granted, if it names one.
+    pub granted: Option<Cost>,
     /// Permits given back by a refund: the largest number over the limits.
     pub refunded: Cost,
     /// The hold had expired before it was settled or renewed.
@@ -105,6 +107,7 @@ impl DecisionDetails {
         held: Vec::new(),
         settled: Vec::new(),
         reserved: Vec::new(),
+        granted: None,
         refunded: Cost::ZERO,
         expired: false,
         hold: None,
@@ -116,7 +119,7 @@ impl DecisionDetails {
 /// The fields of the limiter are not compared.
 impl PartialEq for DecisionDetails {
     fn eq(&self, other: &Self) -> bool {
-        let fields = |of: &Self| (of.refunded, of.expired, of.hold, of.repeated);
+        let fields = |of: &Self| (of.granted, of.refunded, of.expired, of.hold, of.repeated);
         let costs = |of: &Self| (of.settled.clone(), of.reserved.clone());
         let lists = |of: &Self| (of.shadow.clone(), of.held.clone(), costs(of));
         lists(self) == lists(other) && fields(self) == fields(other)
@@ -227,6 +230,11 @@ impl Decision {
     /// than the total of the call.
     pub fn reserved(&self) -> &[Cost] {
         &self.details().reserved
+    }
+
+    /// The quantity that a hold was granted, if it names one: see [`Quantity`](crate::Quantity).
+    pub fn granted(&self) -> Option<Cost> {
+        self.details().granted
     }
 
     /// Permits given back by a refund: the largest number over the limits.

@@ -10,6 +10,7 @@ mod health;
 mod ids;
 mod memory_use;
 mod owned_charge;
+mod quantity;
 mod rule;
 mod rule_limit;
 
@@ -29,6 +30,7 @@ pub(crate) use self::ids::check_ttl;
 pub use self::ids::{HoldId, IdempotencyKey};
 pub use self::memory_use::{KindUse, MemoryKind, MemoryUse};
 pub(crate) use self::owned_charge::{OwnedCharge, OwnedKey};
+pub use self::quantity::{Quantity, UnitCharge, UnitCost};
 pub use self::rule::{InvalidRule, Rule};
 pub(crate) use self::rule_limit::new_generations;
 pub use self::rule_limit::{LeaseSize, OnReserve, OnStoreFailure, RuleLimit, Unit};

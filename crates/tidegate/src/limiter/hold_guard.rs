@@ -40,9 +40,14 @@ impl HoldGuard {
     }
 
     /// Records the costs under the limits of `plan`, by which `hold` was made, if the store has
-    /// lost the hold by its end.
-    pub(super) fn set_charges(&mut self, hold: HoldSpec, plan: &Plan<'_>) {
-        self.contents.set_charges(hold, plan);
+    /// lost the hold by its end. `granted` is what it was granted of its quantity.
+    pub(super) fn set_charges(
+        &mut self,
+        hold: HoldSpec<'_>,
+        granted: Option<Cost>,
+        plan: &Plan<'_>,
+    ) {
+        self.contents.set_charges(hold, granted, plan);
     }
 
     pub(super) fn limiter(&self) -> &Limiter {

@@ -107,14 +107,25 @@ impl HoldContents {
     }
 
     /// Sets the charges to those of the plan by which `hold` was made.
-    pub(super) fn set_charges(&mut self, hold: HoldSpec, plan: &Plan<'_>) {
+    pub(super) fn set_charges(
+        &mut self,
+        hold: HoldSpec<'_>,
+        granted: Option<Cost>,
+        plan: &Plan<'_>,
+    ) {
         let charges = plan.charges(None);
         let held = charges
             .iter()
             .filter(|charge| hold.holds(charge.limit) && charge.limit.limit().lease().is_none());
         let held = held.map(|charge| {
             let expiry = hold.expiry_of(charge.limit);
-            HeldCharge { of: OwnedCharge::of(charge), cost: charge.cost, expiry }
+            let cost = match hold.quantity.zip(granted) {
+                Some((quantity, granted)) => {
+                    quantity.cost(charge.cost, quantity.per_unit(charge), granted)
+                }
+                None => charge.cost,
+            };
+            HeldCharge { of: OwnedCharge::of(charge), cost, expiry }
         });
         self.charges = held.collect();
     }

@@ -1,7 +1,9 @@
 //! Permits reserved before the work, settled after it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use super::hold_settlement::OwnedCosts;
 use super::settlement::Settled;
 use super::{Limited, Limiter};
 use crate::{
-    Costs, Decision, EngineError, Extension, HoldId, HoldKind, HoldSpec, Key, Op, RuleCheck,
-    RuleCost,
+    Costs, Decision, EngineError, Extension, HoldId, HoldKind, HoldSpec, Key, Op, Quantity,
+    RuleCheck, RuleCost,
 };
 
 impl Limiter {
@@ -27,6 +29,33 @@ impl Limiter {
     /// [`reserve`](Self::reserve) and [`Reservation::commit_each`].
     pub fn reserve_each<'a>(&'a self, checks: &'a [RuleCheck<'a>]) -> Reserve<'a> {
         Reserve::new(self.check_each(checks))
+    }
+
+    /// Reserves as much of a quantity as fits, for `key` under every rule: from the first number,
+    /// below which it is denied, to the last one. Rules that count requests cost 1.
+    /// [`Reservation::granted`] is what fits.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter, Memory};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Memory::default(), "fixed-window 1000/h".parse::<Limit>()?);
+    /// let first = limiter.reserve_at_most("tenant-7", 100..=800).await?;
+    /// assert_eq!(first.granted(), Some(800));
+    /// let second = limiter.reserve_at_most("tenant-7", 100..=800).await?;
+    /// assert_eq!(second.granted(), Some(200));
+    /// assert!(limiter.reserve_at_most("tenant-7", 100..=800).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reserve_at_most<'a>(
+        &'a self,
+        key: impl Into<Key<'a>>,
+        quantity: RangeInclusive<u64>,
+    ) -> Reserve<'a> {
+        let every = self.reserve(key, 0).at_most(quantity);
+        Reserve { is_of_every_rule: true, ..every }
     }
 
     /// The reservation of this id, made here or by another process on the same store.
@@ -42,6 +71,9 @@ pub struct Reserve<'a> {
     check: Check<'a>,
     ttl: Option<Duration>,
     expiry: Expiry,
+    quantity: Option<RangeInclusive<u64>>,
+    /// The quantity is the cost of every rule.
+    is_of_every_rule: bool,
 }
 
 impl<'a> Reserve<'a> {
@@ -49,7 +81,8 @@ impl<'a> Reserve<'a> {
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
     fn new(check: Check<'a>) -> Self {
-        Self { check, ttl: None, expiry: Expiry::Release }
+        let (expiry, quantity) = (Expiry::Release, None);
+        Self { check, ttl: None, expiry, quantity, is_of_every_rule: false }
     }
 
     /// Charges what is reserved when the reservation expires, under every rule. By default each
@@ -72,6 +105,37 @@ impl<'a> Reserve<'a> {
         self
     }
 
+    /// Reserves as much of a quantity as fits, in one step: from the first number, below which it is
+    /// denied, to the last one. Each check costs its [`cost`](RuleCheck::cost) and, for each unit
+    /// that is granted, [`per_unit`](RuleCheck::per_unit); see [`Reservation::granted`]. So the
+    /// tokens of a response and their price are bounded by one number:
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Memory, Rule, RuleCheck, Unit, UnitCost};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = [
+    ///     Rule::new("tokens", ["fixed-window 10000/m".parse()?])?.unit(Unit::Tokens),
+    ///     Rule::new("spend", ["fixed-window 9000/d".parse()?])?.unit(Unit::Money),
+    /// ];
+    /// let limiter = Limiter::with_rules(Memory::default(), rules)?;
+    /// // 1,200 tokens of input for 3,000 units of money; a token of output is 2.5 units.
+    /// let output_price = UnitCost::new(5, 2).expect("a price");
+    /// let checks = [
+    ///     RuleCheck::new("tokens", "ann").cost(1_200).per_unit(UnitCost::ONE),
+    ///     RuleCheck::new("spend", "ann").cost(3_000).per_unit(output_price),
+    /// ];
+    /// let reserved = limiter.reserve_each(&checks).at_most(100..=4_000).await?;
+    /// assert_eq!(reserved.granted(), Some(2_400), "money for 2,400 tokens is left");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn at_most(mut self, quantity: RangeInclusive<u64>) -> Self {
+        self.quantity = Some(quantity);
+        self
+    }
+
     /// The shortest lease among the limits, or the default.
     fn ttl_or_default(&self) -> Micros {
         let policy = self.check.limiter.policy();
@@ -82,14 +146,33 @@ impl<'a> Reserve<'a> {
     async fn make(self) -> Result<Reservation, Limited> {
         let (id, ttl) = (HoldId::random()?, self.ttl_or_default());
         let (expiry, kind) = (self.expiry, HoldKind::Reservation);
-        let hold = HoldSpec { id, ttl, expiry, kind };
-        let (check, policy) = (self.check.with(Op::Hold(hold)), self.check.limiter.policy());
-        let plan = check.plan(&policy).map_err(EngineError::from)?;
-        let decision = check.decide(&plan).await?;
+        let policy = self.check.limiter.policy();
+        let mut hold = HoldSpec { id, ttl, expiry, kind, quantity: None };
+        let plan = self.check.with(Op::Hold(hold)).plan(&policy).map_err(EngineError::from)?;
+        let range = self.quantity.as_ref().map(|range| (*range.start(), *range.end()));
+        let (min, want) = range.unwrap_or_default();
+        let plan = match range {
+            None => plan,
+            Some(_) => {
+                let plan = plan.into_owned();
+                let of_each =
+                    if self.is_of_every_rule { plan.per_unit_of_each_rule() } else { plan };
+                let planned = of_each.with_quantity(Cost::total(min));
+                Cow::Owned(planned.map_err(EngineError::from)?)
+            }
+        };
+        let charges = &plan.unit_charges()[..];
+        let quantity = Quantity { min: Cost::total(min), want: Cost::total(want), charges };
+        hold.quantity = range.map(|_| &quantity);
+        let mut decision = self.check.with(Op::Hold(hold)).decide(&plan).await?;
+        if range.is_some() && decision.allowed() && decision.granted().is_none() {
+            // No limit counts it: the fallback allows it.
+            decision.details_mut().granted = Some(quantity.want);
+        }
         let Some(mut guard) = HoldGuard::of(self.check.limiter, &decision, ttl) else {
             return Err(Limited::denied(decision));
         };
-        guard.set_charges(hold, &plan);
+        guard.set_charges(hold, decision.granted(), &plan);
         if decision.repeated() {
             // Only the value that made the reservation cancels it on drop.
             guard.keep();
@@ -141,6 +224,12 @@ impl Reservation {
     /// The decision that made it; `None` if it was found by its id.
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
+    }
+
+    /// The quantity that it was granted, if it is one of [at most](Reserve::at_most) some quantity.
+    /// `None` if it was found by its id.
+    pub fn granted(&self) -> Option<u64> {
+        self.decision.as_ref()?.granted().map(Cost::get)
     }
 
     /// Settles the reservation and charges `cost`, which may be less or more than was reserved, to

@@ -72,7 +72,7 @@ impl Slot {
     /// the store has lost the hold by then. Needed only if a cost is charged at the end.
     pub fn record_if_lost(&mut self, op: Op<'_>, plan: &Plan<'_>) {
         if let Op::Hold(hold) = op {
-            self.guard.set_charges(hold, plan);
+            self.guard.set_charges(hold, None, plan);
         }
     }
 

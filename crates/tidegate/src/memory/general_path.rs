@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Hold, Holds, Micros, Verdict};
 
 use super::cell::CellLocation;
+use super::flexible_costs::FlexibleCosts;
 use super::id_table::IdTable;
 use super::locked_shards::{CellCharge, CellCharges, LockedShards, cell_charges, peek};
 use super::records::{HeldCell, IdempotencyEntry, StoredDecision, StoredHold};
@@ -54,7 +55,13 @@ impl Memory {
         // backwards because a thread was slow.
         let now = if locked.has_overflow() { self.now() } else { early };
 
-        let mut verdicts = self.look(&mut locked, &parts, &locations, call.op, now);
+        let flexible = FlexibleCosts::new(call, &parts);
+        let mut look =
+            |parts: &CellCharges<'_>| self.look(&mut locked, parts, &locations, call.op, now);
+        let (granted, mut verdicts) = match &flexible {
+            Some(costs) => costs.grant(&mut parts, look),
+            None => (None, look(&parts)),
+        };
         let allowed = parts.iter().zip(&verdicts).all(|(part, v)| v.allowed || part.is_shadow());
         let mut decision = Decision::new(Source::Memory, SmallVec::new());
         let write = writes(call.op, allowed);
@@ -65,7 +72,11 @@ impl Memory {
             if let Some(holds) = &mut holds {
                 let held = parts.iter().zip(&taken);
                 let held = held.filter(|(part, taken)| **taken && call.op.records(part.limit));
-                let hold = store_hold(holds, call.op, held.map(|(part, _)| part), now);
+                let first_cost = |part: &CellCharge<'_>| {
+                    flexible.as_ref().map_or(part.cost, |costs| costs.wanted(part))
+                };
+                let held = held.map(|(part, _)| (part, first_cost(part)));
+                let hold = store_hold(holds, call.op, held, now);
                 if hold.is_some() {
                     decision.details_mut().hold = hold;
                 }
@@ -84,6 +95,9 @@ impl Memory {
             }
         }
         self.per_charge(call, &parts, &verdicts, &mut decision);
+        if granted.is_some() {
+            decision.details_mut().granted = granted;
+        }
         let costs_nothing = call.op == Op::Check && parts.iter().all(|part| part.cost.is_zero());
         if let Some(idempotency) = idempotency.filter(|_| write && !costs_nothing) {
             idempotency.store(&mut locked, now, &decision);
@@ -297,15 +311,15 @@ fn writes(op: Op<'_>, allowed: bool) -> bool {
 fn store_hold<'a, 'p: 'a>(
     holds: &mut LockedHolds<'_>,
     op: Op<'_>,
-    parts: impl Iterator<Item = &'a CellCharge<'p>>,
+    parts: impl Iterator<Item = (&'a CellCharge<'p>, Cost)>,
     now: Micros,
 ) -> Option<HoldId> {
     let Op::Hold(spec) = op else { return None };
     let HoldSpec { id, ttl, .. } = spec;
-    let cell = |part: &CellCharge<'p>| HeldCell {
+    let cell = |(part, first_cost): (&CellCharge<'p>, Cost)| HeldCell {
         limit: part.limit.clone(),
         fingerprint: part.fingerprint,
-        first_cost: part.cost,
+        first_cost,
         cost: part.cost,
         expiry: spec.holds(part.limit).then(|| spec.expiry_of(part.limit)),
         actual: Cost::ZERO,

@@ -2,7 +2,7 @@
 //!
 //! - `state`: shards, holds, overflow buckets, budgets. `builder`: settings. `engine`: the trait.
 //! - `fast_path`: checks on packed states. `general_path`: every other call with charges. `settle`,
-//!   `extend`: calls about a hold.
+//!   `extend`: calls about a hold. `flexible_costs`: holds that grant a quantity.
 //! - `locked_shards`: shards and cells of a call under lock; overflow buckets when there is no
 //!   room.
 //! - `shard`, `packed_table`, `cell`, `table`, `id_table`, `records`: what is stored. `slot_index`:
@@ -15,6 +15,7 @@ mod cell;
 mod engine;
 mod extend;
 mod fast_path;
+mod flexible_costs;
 mod general_path;
 mod id_table;
 mod limit_registry;

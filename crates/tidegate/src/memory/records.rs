@@ -25,6 +25,7 @@ impl StoredDecision {
         let has_details = decision.hold().is_some()
             || decision.expired()
             || decision.repeated()
+            || decision.granted().is_some()
             || !decision.refunded().is_zero();
         match decision.verdicts[..] {
             [verdict] if !has_details => Self::One(verdict),

@@ -12,7 +12,10 @@ use super::key_part::{KeyPart, MISSING, OnMissingKey};
 use super::matching::Request;
 use super::rule::{ListMatch, PolicyRule};
 use crate::engine::Refusal;
-use crate::{Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source, Unit};
+use crate::{
+    Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source, Unit,
+    UnitCharge, UnitCost,
+};
 
 /// Charges of one request: decided together by an engine, all or none.
 #[derive(Clone, Debug)]
@@ -66,6 +69,7 @@ pub struct Step<'p> {
     rule: Cow<'p, Rule>,
     key: PlanKey<'p>,
     cost: Cost,
+    per_unit: UnitCost,
     concurrency: ConcurrencyUse,
 }
 
@@ -107,6 +111,9 @@ pub struct RuleCheck<'a> {
     pub key: Key<'a>,
     /// The number of permits; above [`Cost::MAX`] the check is refused.
     pub cost: u64,
+    /// What a reservation of [a quantity](crate::Reserve::at_most) costs in addition, for each unit
+    /// that it is granted.
+    pub per_unit: UnitCost,
 }
 
 /// The rule or limits of a [`RuleCheck`].
@@ -123,13 +130,26 @@ pub enum RuleTarget<'a> {
 impl<'a> RuleCheck<'a> {
     /// A check of `key` under the rule of this name, at a cost of 1.
     pub fn new(rule: &'a str, key: impl Into<Key<'a>>) -> Self {
-        Self { target: RuleTarget::Named(rule), key: key.into(), cost: 1 }
+        Self::of(RuleTarget::Named(rule), key, 1)
+    }
+
+    /// A check of `key` under a rule or limits.
+    pub fn of(target: RuleTarget<'a>, key: impl Into<Key<'a>>, cost: u64) -> Self {
+        Self { target, key: key.into(), cost, per_unit: UnitCost::ZERO }
     }
 
     /// Sets the cost.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
+        self
+    }
+
+    /// Sets what each unit of a quantity costs in addition; see
+    /// [`Reserve::at_most`](crate::Reserve::at_most).
+    #[must_use]
+    pub fn per_unit(mut self, per_unit: UnitCost) -> Self {
+        self.per_unit = per_unit;
         self
     }
 }
@@ -180,19 +200,19 @@ impl Policy {
     ) -> Result<Plan<'p>, Refusal> {
         let mut plan = Plan::new();
         for check in checks {
-            let (key, cost) = (check.key, Cost::new(check.cost)?);
+            let (key, cost, per_unit) = (check.key, Cost::new(check.cost)?, check.per_unit);
             let own = match &check.target {
                 RuleTarget::Named(name) => {
                     let unknown = || Refusal::UnknownRule((*name).into());
                     let rule = self.rule(name).ok_or_else(unknown)?;
-                    plan.charge_named(rule, key, cost, lists, now)?;
+                    plan.charge_named(rule, key, (cost, per_unit), lists, now)?;
                     continue;
                 }
                 RuleTarget::Own(rule) => Cow::Borrowed(*rule),
                 RuleTarget::Adhoc(rule) => Cow::Owned(rule.clone()),
             };
             let (key, concurrency) = (PlanKey::Given(key), ConcurrencyUse::AtCost);
-            plan.steps.push(Step { rule: own, key, cost, concurrency });
+            plan.steps.push(Step { rule: own, key, cost, per_unit, concurrency });
         }
         plan.check_size()
     }
@@ -215,7 +235,7 @@ impl Policy {
     ) -> Result<Plan<'p>, Refusal> {
         let mut plan = Plan::new();
         for rule in self.rules() {
-            plan.charge_named(rule, key, cost_under(rule, cost), lists, now)?;
+            plan.charge_named(rule, key, (cost_under(rule, cost), UnitCost::ZERO), lists, now)?;
         }
         plan.check_size()
     }
@@ -323,7 +343,8 @@ impl<'p> Plan<'p> {
             let limits = rule.limits_of(made, now);
             let key = PlanKey::Made(key);
             let (rule, concurrency) = (Cow::Borrowed(limits), ConcurrencyUse::Ignored);
-            self.steps.push(Step { rule, key, cost, concurrency });
+            let per_unit = UnitCost::ZERO;
+            self.steps.push(Step { rule, key, cost, per_unit, concurrency });
         } else if rule.is_enforced() {
             return Err(Refusal::KeyTooLong);
         } else {
@@ -337,7 +358,7 @@ impl<'p> Plan<'p> {
         &mut self,
         rule: &'p PolicyRule,
         key: Key<'p>,
-        cost: Cost,
+        (cost, per_unit): (Cost, UnitCost),
         lists: ListMode,
         now: Micros,
     ) -> Result<(), Refusal> {
@@ -354,7 +375,8 @@ impl<'p> Plan<'p> {
             ListMatch::Allowed => self.exempt.push(rule),
             ListMatch::NotListed => {
                 let rule = Cow::Borrowed(rule.limits_of(key.key(), now));
-                self.steps.push(Step { rule, key, cost, concurrency: ConcurrencyUse::AtCost });
+                let concurrency = ConcurrencyUse::AtCost;
+                self.steps.push(Step { rule, key, cost, per_unit, concurrency });
             }
         }
         Ok(())
@@ -385,6 +407,48 @@ impl<'p> Plan<'p> {
             step.cost = cost(&step.rule)?;
         }
         Ok(self)
+    }
+
+    /// The plan at the costs of a quantity, for [`Quantity`](crate::Quantity) with
+    /// [`unit_charges`](Self::unit_charges). A rule that it depends on takes one slot of each of its
+    /// `concurrency` limits.
+    pub fn with_quantity(mut self, min: Cost) -> Result<Self, Refusal> {
+        for step in self.steps.as_mut_slice() {
+            if !step.per_unit.is_zero() {
+                if step.counts_only_slots() {
+                    return Err(Refusal::NotHeld(step.rule.name().into()));
+                }
+                step.cost = Cost::new(step.cost.saturating_add(step.per_unit.of(min)).get())?;
+                step.concurrency = ConcurrencyUse::One;
+            }
+        }
+        Ok(self)
+    }
+
+    /// The plan in which a quantity is the cost of every rule that does not count requests; those
+    /// cost 1.
+    #[must_use]
+    pub(crate) fn per_unit_of_each_rule(mut self) -> Self {
+        for step in self.steps.as_mut_slice() {
+            let unit = step.rule.limits().first().and_then(|limit| limit.unit());
+            (step.cost, step.per_unit) = match unit {
+                Some(Unit::Requests) => (Cost::ONE, UnitCost::ZERO),
+                _ if step.counts_only_slots() => (Cost::ONE, UnitCost::ZERO),
+                _ => (Cost::ZERO, UnitCost::ONE),
+            };
+        }
+        self
+    }
+
+    /// The charges whose cost depends on the quantity that a reservation is granted.
+    pub fn unit_charges(&self) -> Vec<UnitCharge<'_>> {
+        let steps = self.steps().iter().filter(|step| !step.per_unit.is_zero());
+        let charges = steps.flat_map(|step| {
+            let counted = step.limits().filter(|limit| limit.limit().lease().is_none());
+            let (key, per_unit) = (step.key.key(), step.per_unit);
+            counted.map(move |limit| UnitCharge { state: limit.state(), key, per_unit })
+        });
+        charges.collect()
     }
 
     /// The plan at a cost of 0, for a peek: its verdicts carry the wait for a cost of 1.
@@ -480,6 +544,10 @@ impl Step<'_> {
     /// slot instead.
     pub fn cost(&self) -> Cost {
         self.cost
+    }
+
+    fn counts_only_slots(&self) -> bool {
+        self.rule.limits().iter().all(|limit| limit.limit().lease().is_some())
     }
 
     fn cost_to(&self, limit: &RuleLimit) -> Cost {

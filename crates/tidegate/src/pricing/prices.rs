@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::usage::TokenUsage;
-use crate::Unit;
+use crate::{Unit, UnitCost};
 
 /// Prices of one model, in [units of money](MoneyUnit) for 1,000,000 tokens. At 32 bits, 1,000,000
 /// tokens of one kind cost at most one [`Cost`](crate::Cost).
@@ -30,6 +30,12 @@ impl ModelPrice {
         Self { input, cached_input: None, cache_write: None, output, reasoning: None }
     }
 
+    /// What a token of output or reasoning costs at most.
+    pub fn per_output_token(&self) -> UnitCost {
+        let dearest = self.output.max(self.reasoning.unwrap_or_default());
+        UnitCost::new(dearest, 1_000_000).unwrap_or(UnitCost::ZERO)
+    }
+
     /// The cost of a call, rounded up once: splitting a call never lowers the total. It may exceed
     /// [`Cost::MAX`](crate::Cost::MAX).
     pub fn cost(&self, usage: &TokenUsage) -> u64 {
@@ -44,6 +50,21 @@ impl ModelPrice {
         let cost = millionths.iter().sum::<u128>().div_ceil(Self::TOKENS);
         u64::try_from(cost).unwrap_or(u64::MAX)
     }
+}
+
+/// The name of a model without the date at its end, if it has one.
+fn without_date(model: &str) -> Option<&str> {
+    let is_number = |digits: &str, len: usize| {
+        digits.len() == len && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let (name, last) = model.rsplit_once(['-', '@'])?;
+    if is_number(last, 8) {
+        return Some(name);
+    }
+    let (year, month) = name.rsplit_once('-')?;
+    let (name, year) = year.rsplit_once('-')?;
+    let is_date = is_number(year, 4) && is_number(month, 2) && is_number(last, 2);
+    is_date.then_some(name)
 }
 
 impl TokenUsage {
@@ -136,10 +157,13 @@ impl Prices {
         &self.unit
     }
 
-    /// The price of a model and the name that it is listed under: its own, or [`Prices::ANY`].
+    /// The price of a model and the name that it is listed under: its own, its own without a date
+    /// (`-2026-01-31`, `-20260131` or `@20260131`, by which providers name a version of a model), or
+    /// [`Prices::ANY`].
     pub fn find(&self, model: &str) -> Option<(&str, &ModelPrice)> {
         let listed = |name| self.models.get_key_value(name);
-        listed(model).or_else(|| listed(Self::ANY)).map(|(name, price)| (&**name, price))
+        let found = listed(model).or_else(|| listed(without_date(model)?));
+        found.or_else(|| listed(Self::ANY)).map(|(name, price)| (&**name, price))
     }
 
     /// A number for the name of a model, the same in every process: the FNV-1a hash.

@@ -14,8 +14,8 @@ use tidegate::policy::ListMode;
 use tidegate::policy::Request;
 use tidegate::{
     Call, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture, Entered, Health,
-    Inspection, Key, Limited, Limiter, ManualClock, Memory, Micros, Op, Policy, PolicyRule,
-    Refusal, Rule, RuleDraft, RuleLimit, Slot, Wait,
+    HoldSpec, Inspection, Key, Limited, Limiter, ManualClock, Memory, Micros, Op, Policy,
+    PolicyRule, Refusal, Rule, RuleDraft, RuleLimit, Slot, Wait,
 };
 
 use testkit::now_or_never::now_or_panic;
@@ -580,7 +580,7 @@ pub(crate) fn owned_op(op: Op<'_>) -> Op<'static> {
         Op::Settle { id, costs: Costs::AsHeld } => Op::Settle { id, costs: Costs::AsHeld },
         Op::Settle { id, costs: Costs::All(cost) } => Op::Settle { id, costs: Costs::All(cost) },
         Op::Renew { id, ttl } => Op::Renew { id, ttl },
-        Op::Hold(hold) => Op::Hold(hold),
+        Op::Hold(hold) => Op::Hold(HoldSpec { quantity: None, ..hold }),
         Op::Check => Op::Check,
         Op::Peek => Op::Peek,
         Op::Record => Op::Record,

@@ -397,7 +397,13 @@ fn a_named_hold_is_found_where_it_was_made() {
     let hold = |number: u128| {
         let id = HoldId::from(number);
         let kind = HoldKind::Named { attempt: 1 };
-        let spec = HoldSpec { id, ttl: Micros::from_secs(60), expiry: Expiry::Release, kind };
+        let spec = HoldSpec {
+            id,
+            ttl: Micros::from_secs(60),
+            expiry: Expiry::Release,
+            kind,
+            quantity: None,
+        };
         let rules = bench.limiter.rules();
         let limit = &rules[0].limits()[0];
         let cost = Cost::new(20).unwrap();

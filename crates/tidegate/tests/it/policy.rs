@@ -754,7 +754,7 @@ fn an_item_of_an_unknown_rule_is_refused_and_one_of_an_adhoc_limit_is_not() {
     let refused = policy.plan_checks(&unknown, ListMode::Evaluate, Micros::ZERO).unwrap_err();
     assert_eq!(refused, Refusal::UnknownRule("Rule".into()));
     let adhoc = Rule::adhoc(limit("2/h"));
-    let adhoc = RuleCheck { target: RuleTarget::Own(&adhoc), key: "k".into(), cost: 1 };
+    let adhoc = RuleCheck::of(RuleTarget::Own(&adhoc), "k", 1);
     let decision = fixture.decide_items(&[unknown[0].clone(), adhoc]);
     let left: Vec<_> = decision.verdicts.iter().map(|verdict| verdict.remaining).collect();
     assert_eq!(left, [4, 1]);
@@ -1428,7 +1428,7 @@ fn a_small_adhoc_limit_does_not_reset_the_usage_of_a_large_one() {
         let [large, small] =
             ["16/h", "1/h"].map(|limit| Rule::throttle(limit.parse::<Limit>().unwrap()));
         let check = |rule: &Rule, cost: u64, op: Op| {
-            let items = [RuleCheck { target: RuleTarget::Own(rule), key: Key::from("k"), cost }];
+            let items = [RuleCheck::of(RuleTarget::Own(rule), "k", cost)];
             let policy = limiter.policy();
             let plan = policy.plan_checks(&items, ListMode::Evaluate, Micros::ZERO).unwrap();
             limiter.decide(op, &plan).now().unwrap().allowed()

@@ -40,11 +40,11 @@ fn traces(what: &str, profile: Profile, wanted: u64) {
         stats.add(&trace(seed, profile));
         seed += 1;
     }
-    let Stats { calls, changes, extensions, .. } = stats;
+    let Stats { calls, changes, extensions, partial_grants, .. } = stats;
     let verdicts = stats.verdicts.values().sum::<u64>();
     print_line(&format!(
         "{what}: {calls} decisions of {verdicts} verdicts in {seed} traces with {changes} changed \
-         limits and {extensions} extensions, 0 mismatches"
+         limits and {extensions} extensions and {partial_grants} partial grants, 0 mismatches"
     ));
     assert!(changes > calls / 1_000, "{changes} changes");
 }
@@ -53,6 +53,12 @@ fn traces(what: &str, profile: Profile, wanted: u64) {
 fn memory_decides_as_the_model_does() {
     let wanted = run_size(30_000, 1_000_000, 100_000_000);
     traces("memory = model", Profile::ENGINE, wanted);
+}
+
+#[test]
+fn budgets_in_long_traces_are_decided_as_the_model_does() {
+    let profile = Profile { min_len: 50, ..Profile::ENGINE };
+    traces("memory = model, at least 50 steps", profile, run_size(2_000, 20_000, 1_000_000));
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl KeyQuery {
             true => service.adhoc_limit(&self.limit)?,
             false => RuleTarget::Named(&self.rule),
         };
-        Ok(RuleCheck { target, key: self.key(), cost })
+        Ok(RuleCheck::of(target, self.key(), cost))
     }
 
     pub(super) fn key(&self) -> Key<'_> {

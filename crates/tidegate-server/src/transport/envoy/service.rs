@@ -336,7 +336,7 @@ impl PendingResponse<'_, '_, '_> {
         let check = |&index: &usize| {
             let limited = self.limited[index];
             let (key, cost) = (self.keys[index].key(), limited.cost().get());
-            Some(RuleCheck { target: RuleTarget::Own(limited.rule()?), key, cost })
+            Some(RuleCheck::of(RuleTarget::Own(limited.rule()?), key, cost))
         };
         let checks: SmallVec<[RuleCheck<'_>; 4]> = indices.iter().filter_map(check).collect();
         self.service.run_under(self.active, operation, &checks, None).await

@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use smallvec::SmallVec;
 use tidegate::policy::RuleTarget;
 use tidegate::pricing::TokenUsage;
-use tidegate::{Cost, Key, Micros, Rule, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
+use tidegate::{Cost, Key, Micros, Refusal, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
 
 use super::problem::HttpProblem;
-use crate::check::{AtMost, CheckDecision, CheckService, ModelUsage};
+use crate::check::{CheckDecision, CheckError, CheckService, ModelUsage, QuantityRange};
 
 /// Key to check: a string, or several parts. At most 1024 bytes in total.
 #[derive(Clone, PartialEq, Eq, JsonSchema, Debug)]
@@ -155,6 +155,16 @@ pub(crate) struct CheckBody {
     #[serde(default)]
     #[schemars(with = "Option<Map<String, Value>>")]
     pub usage: Option<Value>,
+    /// `reserve`: the largest number of output tokens. Checks without a cost reserve these beside
+    /// the input in `usage`, each by the unit of its rule: tokens, or their price.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
+    pub max_output_tokens: Option<u64>,
+    /// `reserve`: if `max_output_tokens` do not fit, as many as fit are reserved, but at least
+    /// these. By default it is all or nothing.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 4_294_967_296_u64))]
+    pub min_output_tokens: Option<u64>,
     /// Charge what is reserved at the deadline, whatever the rules say. By default each rule
     /// decides, by its `on_expiry`.
     #[serde(default)]
@@ -320,9 +330,19 @@ impl CheckBody {
         let mut checks = self.checks(service)?;
         let each = self.checks.iter().flatten().map(|StrictObject(one)| one.cost);
         let costs = self.checks.is_none().then_some(self.cost).into_iter().chain(each);
+        if self.max_output_tokens.is_some() && call.usage.is_none() {
+            let detail = "required with max_output_tokens: the tokens of input";
+            return Err(HttpProblem::field("usage", detail));
+        }
         for (check, cost) in checks.iter_mut().zip(costs) {
-            if let (RuleTarget::Named(rule), None) = (&check.target, cost) {
-                check.cost = active.cost_to_reserve(rule, &call)?;
+            match (&check.target, cost) {
+                (RuleTarget::Named(rule), None) if self.max_output_tokens.is_some() => {
+                    (check.cost, check.per_unit) = active.cost_of_output(rule, &call)?;
+                }
+                (RuleTarget::Named(rule), None) => {
+                    check.cost = active.cost_to_reserve(rule, &call)?;
+                }
+                _ => {}
             }
         }
         Ok(checks)
@@ -336,30 +356,28 @@ impl CheckBody {
         self.checks.is_none().then_some(self.min).into_iter().chain(each)
     }
 
-    /// What checks with `min` reserve at most; these cost `min` then.
-    pub(crate) fn at_most<'a>(
-        &'a self,
-        checks: &mut RuleChecks<'a>,
-    ) -> Result<Option<AtMost<'a>>, HttpProblem> {
-        let flexible = || checks.iter().zip(self.mins()).filter(|(_, min)| min.is_some());
-        let Some((_, Some(min))) = flexible().next() else { return Ok(None) };
-        if flexible().any(|(_, other)| other != Some(min)) {
+    /// What is granted of the cost of checks with `min`, or of the tokens of output.
+    pub(crate) fn quantity(
+        &self,
+        checks: &mut RuleChecks<'_>,
+    ) -> Result<Option<QuantityRange>, HttpProblem> {
+        let mins: Vec<Option<u64>> = self.mins().collect();
+        let Some(min) = mins.iter().find_map(|min| *min) else {
+            let Some(want) = self.max_output_tokens else { return Ok(None) };
+            let range = QuantityRange::new(self.min_output_tokens.unwrap_or(want), want);
+            let refused = |refusal: Refusal| {
+                HttpProblem::field("max_output_tokens", format!("min_output_tokens: {refusal}"))
+            };
+            return range.map(Some).map_err(refused);
+        };
+        if self.max_output_tokens.is_some() {
+            return Err(HttpProblem::field("min", "min and max_output_tokens exclude each other"));
+        }
+        if mins.iter().flatten().any(|other| *other != min) {
             return Err(HttpProblem::field("min", "checks with min need the same cost and min"));
         }
-        let wanted = flexible().map(|(check, _)| {
-            let rule = match &check.target {
-                RuleTarget::Named(rule) => *rule,
-                _ => Rule::ADHOC,
-            };
-            let cost = RuleCost::new(rule, Cost::total(check.cost));
-            let key = check.key.parts().next().map(|_| check.key);
-            RuleCost { key, ..cost }
-        });
-        let wanted = wanted.collect();
-        for (check, other) in checks.iter_mut().zip(self.mins()) {
-            check.cost = other.unwrap_or(check.cost);
-        }
-        Ok(Some(AtMost { wanted, min: Cost::total(min) }))
+        let range = QuantityRange::of_checks(checks, min, |i, _| mins[i].is_some());
+        Ok(Some(range.map_err(CheckError::Refused)?))
     }
 }
 
@@ -383,7 +401,7 @@ fn check<'a>(
         (None, None) => return wrong("rule", "required: name a rule or a limit"),
     };
     let key = key.as_ref().map_or(Key::of(&[]), KeyBody::key);
-    Ok(RuleCheck { target, key, cost: cost.unwrap_or(1) })
+    Ok(RuleCheck::of(target, key, cost.unwrap_or(1)))
 }
 
 /// A call whose body type is shared with other calls.
@@ -398,9 +416,18 @@ pub(crate) struct CallBody {
 }
 
 impl CallBody {
-    const NOT_CHECKED: &'static [&'static str] = &["ttl_ms", "on_expiry", "model", "usage", "min"];
-    const NOT_RECORDED: &'static [&'static str] =
-        &["ttl_ms", "on_expiry", "wait_ms", "model", "usage", "min"];
+    const NOT_CHECKED: &'static [&'static str] =
+        &["ttl_ms", "on_expiry", "model", "usage", "min", "max_output_tokens", "min_output_tokens"];
+    const NOT_RECORDED: &'static [&'static str] = &[
+        "ttl_ms",
+        "on_expiry",
+        "wait_ms",
+        "model",
+        "usage",
+        "min",
+        "max_output_tokens",
+        "min_output_tokens",
+    ];
     pub(crate) const CHECK: Self = Self::new("/v1/check", "CheckBody", Self::NOT_CHECKED);
     pub(crate) const RECORD: Self = Self::new("/v1/record", "RecordBody", Self::NOT_RECORDED);
     pub(crate) const REFUND: Self = Self::new("/v1/refund", "RefundBody", Self::NOT_RECORDED);
@@ -443,7 +470,13 @@ impl CheckBody {
             ("min", self.mins().any(|min| min.is_some())),
             ("model", self.model.is_some()),
             ("usage", self.usage.is_some()),
+            ("max_output_tokens", self.max_output_tokens.is_some()),
+            ("min_output_tokens", self.min_output_tokens.is_some()),
         ])?;
+        if self.min_output_tokens.is_some() && self.max_output_tokens.is_none() {
+            let detail = "required with min_output_tokens";
+            return Err(HttpProblem::field("max_output_tokens", detail));
+        }
         Ok(self)
     }
 }
@@ -530,7 +563,7 @@ pub(crate) struct DecisionBody<'a> {
     /// `reserve`, `renew`, `extend`: lifetime, if it is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_in_ms: Option<u64>,
-    /// `reserve` with `min`: the quantity that is reserved.
+    /// `reserve` with `min` or `max_output_tokens`: the quantity that is reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub granted: Option<u64>,
     /// `renew`: the reservation had already expired.

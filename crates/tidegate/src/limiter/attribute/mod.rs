@@ -60,7 +60,7 @@ impl LimitedFunction {
     ) -> Result<FunctionPermit, Limited> {
         let parts = call.parts().map_err(EngineError::from)?;
         let (target, key) = (self.target()?, Key::of(&parts));
-        let check = RuleCheck { target, key, cost: call.permits().get() };
+        let check = RuleCheck::of(target, key, call.permits().get());
         let (policy, now) = (limiter.policy(), limiter.shared.clock.now());
         let plan = policy.plan_checks(&[check], ListMode::Evaluate, now);
         let plan = plan.map_err(EngineError::from)?;

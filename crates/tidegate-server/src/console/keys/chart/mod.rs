@@ -73,8 +73,7 @@ mod tests {
                 ("held", Operation::Reserve(Some(Duration::from_secs(5)).into()), 1),
             ] {
                 let target = service.adhoc_limit(text).unwrap();
-                let request =
-                    |cost| RuleCheck { target: target.clone(), key: Key::from(key), cost };
+                let request = |cost| RuleCheck::of(target.clone(), key, cost);
                 // Not every limit takes every call; what it refuses changes nothing.
                 let _ = service.run(operation, &[request(cost)], None).await;
                 for _ in 0..3 {

@@ -10,7 +10,7 @@ use http::{HeaderMap, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tidegate::policy::RuleTarget;
-use tidegate::{Inspection, Key, RuleCheck, RuleLimit};
+use tidegate::{Inspection, RuleCheck, RuleLimit};
 use tidegate_tower::extract;
 
 use crate::check::explain;
@@ -191,7 +191,7 @@ impl KeyParameters {
             (None, Some(limit)) => service.adhoc_limit(limit)?,
             _ => return Err(HttpProblem::field("rule", "required: name a rule or a limit")),
         };
-        Ok(RuleCheck { target, key: Key::from(&*self.key), cost })
+        Ok(RuleCheck::of(target, &*self.key, cost))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::Deserialize;
-use tidegate::pricing::{Prices, TokenUsage};
+use tidegate::pricing::TokenUsage;
 use tidegate::{Cost, Costs, Extension, Micros, Rule};
 
 use crate::check::{
@@ -24,18 +24,17 @@ pub(crate) async fn reserve(
 ) -> Result<Response, HttpProblem> {
     let body: CheckBody = app.read_json(AccessLevel::Check, request).await?;
     let body = body.of(CallBody::RESERVE)?;
-    let options = ReserveOptions {
+    let active = app.service.active();
+    let mut options = ReserveOptions {
         ttl: body.ttl_ms.map(Duration::from_millis),
         charge_on_expiry: body.on_expiry.is_some(),
-        tag: body.model.as_deref().map(Prices::tag),
+        tag: body.model.as_deref().map(|model| active.model_tag(model)),
         ..Default::default()
     };
     let mut checks = body.checks_to_reserve(&app.service)?;
     let (id, service) = (body.id.as_deref(), &app.service);
-    let decision = match body.at_most(&mut checks)? {
-        Some(at_most) => service.reserve_at_most(options, &checks, &at_most, id).await?,
-        None => service.run(Operation::Reserve(options), &checks, id).await?,
-    };
+    options.quantity = body.quantity(&mut checks)?;
+    let decision = service.run(Operation::Reserve(options), &checks, id).await?;
     Ok(response::decided(&decision))
 }
 

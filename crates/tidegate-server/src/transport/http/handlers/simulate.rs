@@ -38,8 +38,8 @@ pub(crate) struct SimulateBody {
     #[serde(default)]
     #[schemars(range(min = 1, max = 86_400_000))]
     hold_ms: Option<u64>,
-    /// Lets the requests be calls that reserve an estimate and cost something else at their end, for
-    /// example `estimate 800 cost 100..4000 takes 2s..90s`. Counts as three more limits for each.
+    /// Lets the requests be calls that reserve an estimate and cost something else at their end:
+    /// `estimate 800 cost 100..4000 takes 2s..90s`. Counts as three more limits for each.
     #[serde(default)]
     calls: Option<String>,
     /// Include an SVG chart.

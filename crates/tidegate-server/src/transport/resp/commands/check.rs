@@ -52,8 +52,10 @@ async fn check_one(
     }
     let cost = cost.unwrap_or(1);
     let operation = if cost == 0 { Operation::Peek } else { Operation::Check };
-    let decision =
-        service.run(operation, &[RuleCheck { target, key, cost }], id).await.map_err(error_text)?;
+    let decision = service
+        .run(operation, &[RuleCheck::of(target, key, cost)], id)
+        .await
+        .map_err(error_text)?;
     reply.array(8);
     write_decision(&decision, name, reply);
     Ok(())

@@ -6,7 +6,9 @@ use super::args::CommandArgs;
 use super::check::{rule_checks, rule_costs};
 use super::encode::{integer, write_decision, write_decisions, write_extension, write_settlement};
 use super::errors::{ErrorText, SYNTAX, error_text, refusal_text};
-use crate::check::{AtMost, CheckDecision, CheckService, Operation, ReserveOptions, SettleAction};
+use crate::check::{
+    CheckDecision, CheckService, Operation, QuantityRange, ReserveOptions, SettleAction,
+};
 use crate::transport::resp::reply::ReplyEncoder;
 
 /// `TG.RESERVE rule key cost [TTL ms] [ID id] [EXPIRY CHARGE] [MIN cost]`
@@ -57,25 +59,19 @@ async fn reserve_each(
         } else if !options.charge_on_expiry && args.take("EXPIRY") && args.take("CHARGE") {
             options.charge_on_expiry = true;
         } else if min.is_none() && args.take("MIN") {
-            min = Some(Cost::total(args.integer()?));
+            min = Some(args.integer()?);
         } else {
             return Err(SYNTAX);
         }
     }
     let mut checks = rule_checks(costs);
-    let decided = match min {
-        None => service.run(Operation::Reserve(options), &checks, id).await,
-        Some(min) => {
-            let is_flexible = match costs.iter().any(|one| one.cost > min) {
-                true => |cost: Cost, min: Cost| cost > min,
-                false => |cost: Cost, min: Cost| cost == min,
-            };
-            let wanted = costs.iter().filter(|one| is_flexible(one.cost, min)).copied().collect();
-            checks.iter_mut().for_each(|check| check.cost = check.cost.min(min.get()));
-            let at_most = AtMost { wanted, min };
-            service.reserve_at_most(options, &checks, &at_most, id).await
-        }
-    };
+    if let Some(min) = min {
+        // What costs less is fixed.
+        let least = if costs.iter().any(|one| one.cost.get() > min) { min + 1 } else { min };
+        let range = QuantityRange::of_checks(&mut checks, min, |_, check| check.cost >= least);
+        options.quantity = Some(range.map_err(|refusal| refusal_text(&refusal))?);
+    }
+    let decided = service.run(Operation::Reserve(options), &checks, id).await;
     Ok((decided.map_err(error_text)?, min.is_some()))
 }
 

@@ -25,7 +25,7 @@ pub(crate) async fn throttle(
     // cost stands for all of them.
     let cost = quantity.min(throttle.max_burst + 2);
     let target = service.throttle(throttle).map_err(error_text)?;
-    let check = RuleCheck { target, key, cost };
+    let check = RuleCheck::of(target, key, cost);
     let decision = service.run(operation, &[check], None).await.map_err(error_text)?;
     let verdict = decision.decision.verdict();
     // In redis-cell, a quantity of 0 is always allowed and charges nothing.
@@ -54,7 +54,7 @@ pub(crate) async fn del(
     let mut deleted = 0;
     let mut next = Some(args.word()?);
     while let Some(key) = next {
-        let reset = [RuleCheck { target: target.clone(), key: Key::from(key), cost: 0 }];
+        let reset = [RuleCheck::of(target.clone(), key, 0)];
         let found = service.inspect(reset[0].clone()).await.map_err(error_text)?;
         if found.iter().any(|(_, inspection)| inspection.standing.used > 0) {
             service.run(Operation::Reset, &reset, None).await.map_err(error_text)?;
