@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidegate::{HoldId, Limiter, ManualClock, Memory, Micros, Reservation, Rule, Unit};
+use tidegate::{HoldId, Limiter, ManualClock, Memory, Micros, Rule, Unit};
 use tidegate_model::TraceRng;
 
 use crate::bounds::families::GuaranteedBound;
@@ -25,6 +25,9 @@ pub enum GatewayKind {
     RefundDifference,
     /// Reserves the estimate, and commits what was used.
     Hold,
+    /// Reserves as much of the estimate as is left, at least a tenth, and calls the model with that
+    /// bound.
+    AtMost,
 }
 
 /// What a call really costs, compared with its estimate.
@@ -105,7 +108,7 @@ pub async fn consumption(
             finish(gateway, limiter, &call, &mut rng).await;
         }
         let estimate = rng.between(20, 200);
-        let real = estimates.real(estimate, &mut rng);
+        let mut real = estimates.real(estimate, &mut rng);
         let longest = rng.pick(&[WINDOW / 10, 3 * WINDOW]);
         let (length, dies) = (rng.between(STEP / 2, longest), rng.one_in(10));
         // Some calls last to their deadline, and their commits are late.
@@ -118,17 +121,26 @@ pub async fn consumption(
             GatewayKind::RefundDifference => {
                 (limiter.check("k").cost(estimate).await.unwrap().allowed(), None)
             }
-            GatewayKind::Hold => {
+            GatewayKind::Hold | GatewayKind::AtMost => {
                 let name = now.to_string();
                 let reserve = async || {
-                    let reserve = limiter.reserve("k", estimate).ttl(ttl).idempotency_key(&name);
-                    reserve.await.ok().map(Reservation::keep)
+                    let reserve = match gateway {
+                        GatewayKind::AtMost => {
+                            limiter.reserve_at_most("k", estimate.div_ceil(10)..=estimate)
+                        }
+                        _ => limiter.reserve("k", estimate),
+                    };
+                    let made = reserve.ttl(ttl).idempotency_key(&name).await.ok()?;
+                    Some((made.granted().unwrap_or(estimate), made.keep()))
                 };
                 let made = reserve().await;
                 if rng.one_in(5) {
                     assert_eq!(reserve().await, made, "a retry holds nothing more");
                 }
-                (made.is_some(), made)
+                if let Some((granted, _)) = made {
+                    real = real * granted / estimate;
+                }
+                (made.is_some(), made.map(|(_, id)| id))
             }
         };
         if is_granted {
@@ -146,7 +158,7 @@ async fn finish(gateway: GatewayKind, limiter: &Limiter, call: &CallInFlight, rn
     let &CallInFlight { id, estimate, real, dies, .. } = call;
     match (gateway, id) {
         _ if dies => {}
-        (GatewayKind::Hold, Some(id)) => {
+        (GatewayKind::Hold | GatewayKind::AtMost, Some(id)) => {
             for _ in 0..rng.between(1, 2) {
                 limiter.reservation(id).commit(real).await.expect("a repeated commit is the same");
             }

@@ -151,6 +151,23 @@ fn with_ids(engine: impl Engine) -> Contender {
     Contender { name: "check with an id", check: Arc::new(check), goals: [None, None] }
 }
 
+/// Each check reserves and commits: two calls of the general script, and a read of the hold's record.
+fn reserving(name: &'static str, engine: impl Engine, min: Option<u64>) -> Contender {
+    let rule = Rule::new("bench", [AMPLE.parse().unwrap()]).unwrap();
+    let limiter = Limiter::with_rules(engine, [rule]).unwrap();
+    let check = move |key: Arc<str>| -> CheckFuture {
+        let limiter = limiter.clone();
+        Box::pin(async move {
+            let reserve = match min {
+                Some(min) => limiter.reserve_at_most(&*key, min..=10),
+                None => limiter.reserve(&*key, 10),
+            };
+            drop(reserve.await.unwrap().commit(3).await.unwrap());
+        })
+    };
+    Contender { name, check: Arc::new(check), goals: [None, None] }
+}
+
 impl Contender {
     fn at_most(mut self, goal: f64) -> Self {
         self.goals[0] = Some(goal);
@@ -263,6 +280,16 @@ async fn rows(bench: &Bench) -> Vec<Row> {
             contenders: vec![
                 bench.gcra("general").await,
                 with_ids(bench.single("general")).at_most(3.9),
+            ],
+        },
+        Row {
+            title: "reservations",
+            tasks: 64,
+            keys: Uniform(10_000),
+            contenders: vec![
+                bench.gcra("reserve").await,
+                reserving("reserve and commit", bench.single("reserve"), None),
+                reserving("reserve at most, commit", bench.single("at-most"), Some(1)),
             ],
         },
     ]);
