@@ -55,7 +55,11 @@ final class LocalLimiter {
         String rule = request.checks().get(0).name();
         return switch (setting) {
             case ALLOW -> decision(true, 0, 0, Duration.ZERO, 0, rule, Decision.NONE);
-            case DENY -> decision(false, 0, 0, NEXT_ATTEMPT, 0, rule, Decision.NONE);
+            case DENY -> {
+                // A peek takes nothing, and the server allows it, too.
+                boolean peek = request.checks().stream().allMatch(check -> check.cost() == 0);
+                yield decision(peek, 0, 0, NEXT_ATTEMPT, 0, rule, Decision.NONE);
+            }
             case LOCAL -> count(request);
         };
     }

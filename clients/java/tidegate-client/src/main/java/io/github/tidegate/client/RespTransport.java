@@ -150,7 +150,8 @@ final class RespTransport {
 
     private static void close(CompletableFuture<StatefulRedisConnection<String, String>> old) {
         old.whenComplete((redis, error) -> {
-            if (redis != null) {
+            // Lettuce closes a connection that was lost by itself.
+            if (redis != null && redis.isOpen()) {
                 redis.closeAsync();
             }
         });
@@ -178,10 +179,10 @@ final class RespTransport {
                 case "ERR":
                     // The listener is full: as with HTTP's 503, no decision was made.
                     return message.contains("max number of clients")
-                        ? new NoAnswerException(message, cause)
+                        ? new NoAnswerException(503, message)
                         : new RefusedException(400, "", message);
                 default:
-                    return new NoAnswerException(message, cause);
+                    return new NoAnswerException(503, message);
             }
         }
         return new NoAnswerException("no answer from the server: " + error, error);

@@ -46,6 +46,8 @@ public final class TidegateClient implements AutoCloseable {
     private final ExecutorService executor;
     private final ScheduledThreadPoolExecutor timer;
     private final CallListener listener;
+    private final NoAnswerLog noAnswerLog = new NoAnswerLog(
+        message -> LOG.log(System.Logger.Level.WARNING, message), System.nanoTime());
     private volatile boolean closed;
 
     TidegateClient(TidegateClientBuilder builder) {
@@ -356,9 +358,11 @@ public final class TidegateClient implements AutoCloseable {
     }
 
     private <R, T> T failed(Operation<R, T> operation, long began, TidegateException error) {
-        if (error instanceof NoAnswerException) {
-            boolean interrupted = error.getCause() instanceof InterruptedException;
-            if (operation.breaker() != null && !interrupted) {
+        if (error instanceof NoAnswerException none) {
+            // A 5xx is a response: the store may be away, while the server goes on deciding.
+            boolean silent =
+                none.status() == 0 && !(error.getCause() instanceof InterruptedException);
+            if (operation.breaker() != null && silent) {
                 operation.breaker().failed(System.nanoTime());
             }
             return unanswered(operation, began, error);
@@ -375,6 +379,7 @@ public final class TidegateClient implements AutoCloseable {
             ended(operation, Outcome.NO_ANSWER, false, began);
             throw error;
         }
+        noAnswerLog.decided(System.nanoTime(), error);
         T result = operation.unanswered().get();
         ended(operation, outcome(result), false, began);
         return result;

@@ -4,9 +4,12 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
+/** The circuit, and the warnings of decisions without the server. */
 class CircuitBreakerTest {
     private final AtomicInteger opened = new AtomicInteger();
     private final CircuitBreaker breaker = new CircuitBreaker(opened::incrementAndGet);
@@ -41,5 +44,16 @@ class CircuitBreakerTest {
         breaker.answered();
         assertTrue(breaker.permits(2 * later));
         assertFalse(breaker.open());
+    }
+
+    @Test
+    void decisions_without_the_server_are_warned_of_at_once_and_then_once_in_a_while() {
+        List<String> lines = new ArrayList<>();
+        NoAnswerLog log = new NoAnswerLog(lines::add, -7);
+        log.decided(-7, new NoAnswerException("refused", null));
+        log.decided(0, null);
+        log.decided(NoAnswerLog.INTERVAL_NANOS - 7, null);
+        assertEquals(List.of("1 decisions without the server: refused",
+            "2 decisions without the server: the circuit is open"), lines);
     }
 }

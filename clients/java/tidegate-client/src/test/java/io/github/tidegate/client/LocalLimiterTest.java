@@ -123,6 +123,13 @@ class LocalLimiterTest {
     }
 
     @Test
+    void deny_denies_everything_but_a_peek() {
+        LocalLimiter limiter = new LocalLimiter(OnNoAnswer.DENY, 0.5, now::get);
+        assertFalse(check(limiter, "k").allowed());
+        assertTrue(limiter.decide(CheckRequest.of(Check.rule("r", "k").cost(0))).allowed());
+    }
+
+    @Test
     void a_cost_that_only_the_server_can_compute_is_denied() {
         LocalLimiter limiter = limiter(0.5, "1000/d");
         CheckRequest request =
