@@ -157,8 +157,8 @@ final class RespTransport {
         });
     }
 
+    /** Closes the connection with the client: closing it before, too, would log a warning. */
     void shutdown() {
-        reset();
         client.shutdownAsync(0, 1, TimeUnit.SECONDS);
     }
 
