@@ -41,9 +41,14 @@ impl Drop for RedisCluster {
 impl RedisCluster {
     /// Returns once all slots are served and the replicas are synchronised.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more command line arguments of every node.
+    pub fn start_with(args: &[&str]) -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let nodes: Vec<RedisServer> = (0..2 * PRIMARIES).map(|_| node()).collect();
+        let nodes: Vec<RedisServer> = (0..2 * PRIMARIES).map(|_| node(args)).collect();
         let cluster = Self { alive: vec![true; nodes.len()], nodes, _turn: turn };
         let (shards, primaries) = (PRIMARIES as u32, 0..PRIMARIES);
         let bound = |nth: u32| (u32::from(SLOTS) * nth / shards) as u16;
@@ -234,7 +239,7 @@ impl RedisCluster {
 
     /// Adds a node without slots and returns its number.
     pub fn add(&mut self) -> usize {
-        self.nodes.push(node());
+        self.nodes.push(node(&[]));
         self.alive.push(true);
         let new = self.nodes.len() - 1;
         self.command(new, &["CLUSTER", "SET-CONFIG-EPOCH", &(100 + new).to_string()]);
@@ -314,10 +319,10 @@ impl RedisCluster {
     }
 }
 
-fn node() -> RedisServer {
+fn node(args: &[&str]) -> RedisServer {
     loop {
         let config = config_file();
-        let mut server = RedisServer::stopped(&[
+        let own = [
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
@@ -327,7 +332,8 @@ fn node() -> RedisServer {
             // Replicas stay with their primaries.
             "--cluster-migration-barrier",
             "99",
-        ]);
+        ];
+        let mut server = RedisServer::stopped(&[&own, args].concat());
         // The nodes use a second port, 10,000 above, for the cluster bus.
         server.bus = ReservedPort::of(server.port() + 10_000);
         if server.bus.is_some() {

@@ -31,7 +31,7 @@ const FLAGS: &CStr = c"write deny-oom fast";
 /// For servers that know no key specs.
 const FLAGS_WITH_GETKEYS: &CStr = c"write deny-oom fast getkeys-api";
 const INTERNAL_ERROR: &CStr =
-    c"ERR TIDEGATE internal error; the request may have been charged, see the log of the server";
+    c"ERR internal error of the module; the request may have been charged, see the server's log";
 
 /// Opaque, apart from its first field: the function that finds the others.
 #[repr(C)]

@@ -7,6 +7,8 @@ mod memory_call;
 
 mod adhoc_limits;
 mod arguments;
+mod engine;
+mod mixed_cluster;
 mod page;
 mod persistence;
 mod replication;

@@ -26,6 +26,8 @@ pub(crate) struct ServerInfo {
     pub(crate) warning: Option<Arc<str>>,
     /// None if the server does not report its run id.
     pub(crate) identity: Option<Arc<ServerIdentity>>,
+    /// The server has the native module.
+    pub(crate) has_module: bool,
 }
 
 /// Connects, and queries the server in one round trip. A server that is not Redis, or too old, is
@@ -40,11 +42,11 @@ pub(crate) async fn handshake(
     // HELLO needs no permission, but does not exist before version 6.
     queries.cmd("HELLO").arg("2");
     // Before version 7, INFO takes one section only.
-    for section in ["server", "memory", "replication", "keyspace"] {
+    for section in ["server", "memory", "replication", "keyspace", "modules"] {
         queries.cmd("INFO").arg(section);
     }
     let replies = connection.send_packed_commands(&queries, 0, queries.len()).await?;
-    let [ping, hello, server, memory, replication, keyspace] = replies.as_slice() else {
+    let [ping, hello, server, memory, replication, keyspace, modules] = replies.as_slice() else {
         return Err(io::Error::other("the server is not Redis").into());
     };
     let rejection = rejection(check_ping(ping)?);
@@ -61,7 +63,19 @@ pub(crate) async fn handshake(
     let keyspace = if rejection.is_none() { keyspace } else { &Value::Nil };
     let identity =
         ServerIdentity::read(endpoint, dialer.db(), [server, replication, keyspace]).map(Arc::new);
-    Ok((connection, ServerInfo { rejection, warning: eviction_warning(memory), identity }))
+    let (warning, has_module) = (eviction_warning(memory), lists_module(modules));
+    Ok((connection, ServerInfo { rejection, warning, identity, has_module }))
+}
+
+/// Whether the server has the native module.
+pub(crate) async fn query_module(mut connection: RawConnection) -> RedisResult<bool> {
+    let info = connection.send_packed_command(redis::cmd("INFO").arg("modules")).await?;
+    Ok(lists_module(&info))
+}
+
+fn lists_module(modules: &Value) -> bool {
+    let is_ours = |line: &str| line.starts_with("module:name=tidegate,");
+    text(modules).is_some_and(|info| info.lines().any(is_ours))
 }
 
 /// The reply to a `PING`, if it is that of a server. Any error will do, also a missing permission
@@ -132,6 +146,17 @@ mod tests {
         }
         for fine in ["6.2.0", "6.2", "7.0.15", "10.1.0", "255.255.255", "", "6", "six.two", "6.x"] {
             assert!(!is_too_old(fine), "{fine}");
+        }
+    }
+
+    #[test]
+    fn the_module_is_found_by_its_name() {
+        let line = |name: &str| {
+            bulk(&format!("# Modules\r\nmodule:name={name},ver=100,api=1,filters=0,usedby=[]\r\n"))
+        };
+        assert!(lists_module(&line("tidegate")));
+        for other in [line("tidegate2"), line("redis-cell"), bulk("# Modules\r\n"), Value::Nil] {
+            assert!(!lists_module(&other), "{other:?}");
         }
     }
 

@@ -192,6 +192,28 @@ pub(crate) fn lacks_permission(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
 }
 
+/// Why the native module refused a call, if the script may accept it. Nothing was executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ModuleRefusal {
+    /// The module is not loaded, is of another version, or this user may not call it.
+    Gone,
+    /// The server takes no writes, for example because it is full. It refuses the module before it
+    /// begins, and a script only when it writes: denials can still be decided.
+    ThisCall,
+}
+
+impl ModuleRefusal {
+    pub(crate) fn of(error: &RedisError) -> Option<Self> {
+        let text = error.detail().unwrap_or_default().to_ascii_lowercase();
+        match error.code()? {
+            "OOM" | "MISCONF" | "NOREPLICAS" => Some(Self::ThisCall),
+            "ERR" | "NOPERM" if text.contains("tg.decide") => Some(Self::Gone),
+            "ERR" if text.contains("use a module of your version") => Some(Self::Gone),
+            _ => None,
+        }
+    }
+}
+
 /// What to do about an error that every call gets.
 pub(crate) fn remedy(error: &RedisError) -> Option<&'static str> {
     let (word, text) = (error.code()?, error.detail().unwrap_or_default());

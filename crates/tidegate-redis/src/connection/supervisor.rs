@@ -21,9 +21,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::connection::dial::{self, Dialer, RawConnection};
 use crate::connection::endpoint::Endpoint;
 use crate::connection::error::{CallError, ConnectFailure};
-use crate::connection::handshake::{ServerInfo, check_ping, handshake, rejection};
+use crate::connection::handshake::{ServerInfo, check_ping, handshake, query_module, rejection};
 use crate::connection::role::is_primary;
-use crate::connection::server_error::ErrorClass;
+use crate::connection::server_error::{ErrorClass, ModuleRefusal};
 use crate::connection::server_identity::ServerIdentity;
 use crate::connection::timing::{deadline_after, jittered, race, require_runtime};
 
@@ -231,6 +231,9 @@ impl SupervisedConnection {
         match reply {
             Ok(Value::ServerError(error)) => {
                 let error: RedisError = error.into();
+                if ModuleRefusal::of(&error) == Some(ModuleRefusal::Gone) {
+                    live.lose_module();
+                }
                 if inner.has_locator() && ErrorClass::of(&error) == ErrorClass::Replica {
                     inner.retire(live, &replica(&live.endpoint));
                 }
@@ -267,6 +270,12 @@ impl SupervisedConnection {
     /// A setting of the connected server that should be changed.
     pub(crate) fn warning(&self) -> Option<Arc<str>> {
         self.0.inner.state.borrow().live.as_ref()?.warning.clone()
+    }
+
+    /// Whether the connected server has the native module.
+    pub(crate) fn has_module(&self) -> bool {
+        let state = self.0.inner.state.borrow();
+        state.live.as_ref().is_some_and(|live| live.has_module.load(Ordering::Relaxed))
     }
 
     /// The identity of the connected server, if it reports one.
@@ -353,6 +362,10 @@ pub(super) struct LiveConnection {
     rejection: Mutex<Option<Arc<str>>>,
     /// A call timed out.
     suspected: Notify,
+    /// The server has the native module.
+    has_module: AtomicBool,
+    /// It had the native module, and may get it again.
+    lost_module: AtomicBool,
 }
 
 impl LiveConnection {
@@ -364,6 +377,21 @@ impl LiveConnection {
             *self.lock_rejection() = rejection;
         }
         self.serves.store(serves, Ordering::Relaxed);
+    }
+
+    fn lose_module(&self) {
+        self.has_module.store(false, Ordering::Relaxed);
+        self.lost_module.store(true, Ordering::Relaxed);
+    }
+
+    /// Looks for a module that was unloaded, for example because it is being upgraded.
+    async fn look_for_module(&self) -> RedisResult<()> {
+        if self.lost_module.load(Ordering::Relaxed) && query_module(self.connection.clone()).await?
+        {
+            self.lost_module.store(false, Ordering::Relaxed);
+            self.has_module.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn lock_rejection(&self) -> MutexGuard<'_, Option<Arc<str>>> {
@@ -479,6 +507,8 @@ impl SupervisorInner {
             serves: AtomicBool::new(info.rejection.is_none()),
             rejection: Mutex::new(info.rejection),
             suspected: Notify::new(),
+            has_module: AtomicBool::new(info.has_module),
+            lost_module: AtomicBool::new(false),
         });
         if let (Some(on_connect), Some(identity)) = (&self.settings.on_connect, &live.identity)
             && self.is_current(endpoint)
@@ -518,7 +548,11 @@ impl SupervisorInner {
                 }
             };
             match pong {
-                Ok(Ok(reply)) => live.note_reply(&reply),
+                Ok(Ok(reply)) => {
+                    live.note_reply(&reply);
+                    // A connection that does not reply is found by the next `PING`.
+                    let _ = timeout(silence, live.look_for_module()).await;
+                }
                 Ok(Err(error)) => return lost(&live.endpoint, &error),
                 Err(_) => {
                     let text = format!("no reply from redis at {} for {silence:?}", live.endpoint);

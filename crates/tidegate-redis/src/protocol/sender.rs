@@ -9,11 +9,11 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::connection::error::CallError;
-use crate::connection::server_error::{ErrorClass, FunctionRefusal};
+use crate::connection::server_error::{ErrorClass, FunctionRefusal, ModuleRefusal};
 use crate::durability::replica_ack::{ConfirmableReply, SendVia};
 use crate::protocol::encode::ScriptTime;
 use crate::protocol::functions::{CommandForm, FunctionSupport, LoadGuard};
-use crate::protocol::scripts::{LIBRARY, Script};
+use crate::protocol::scripts::{LIBRARY, Script, lean};
 use crate::topology::hash_slot::HashSlot;
 use crate::topology::router::Router;
 
@@ -32,8 +32,9 @@ impl ScriptSender {
 
     /// Runs a script whose keys are all in `slot`; `push` appends the keys and arguments.
     ///
-    /// Sends `FCALL` if the script is a function on the servers, else `EVALSHA`, and `EVAL` to a
-    /// server that does not have the script. Each is sent only after the one before was refused
+    /// Sends `TG.DECIDE` to a server with the native module if that has the script, `FCALL` if the
+    /// script is a function on the servers, else `EVALSHA`, and `EVAL` to a server that does not
+    /// have the script. Each is sent only after the one before was refused
     /// without being executed.
     pub(crate) async fn eval(
         &self,
@@ -48,6 +49,16 @@ impl ScriptSender {
             push(cmd.arg(script));
             cmd
         };
+        // The native module has the keys, arguments and reply of this script.
+        if std::ptr::eq(script, lean()) && self.router.has_module(slot) {
+            let mut decide = redis::cmd("TG.DECIDE");
+            push(&mut decide);
+            let reply = self.router.send(until, slot, &decide, via).await;
+            let Err(CallError::ServerError(error)) = &reply else { return reply };
+            if ModuleRefusal::of(error).is_none() {
+                return reply;
+            }
+        }
         if let Some(function) = script.function
             && self.command_form(slot) == CommandForm::Function
         {

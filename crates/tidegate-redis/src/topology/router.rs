@@ -181,6 +181,14 @@ impl Router {
         }
     }
 
+    /// Whether the owner of `slot` has the native module.
+    pub(crate) fn has_module(&self, slot: HashSlot) -> bool {
+        match self {
+            Self::One(connection, _) | Self::Primary(connection, _) => connection.has_module(),
+            Self::Cluster(cluster) => cluster.has_module(slot),
+        }
+    }
+
     /// The identity of the owner of `slot`, if it reports one.
     pub(crate) fn identity(&self, slot: HashSlot) -> Option<Arc<ServerIdentity>> {
         match self {

@@ -178,6 +178,11 @@ impl Cluster {
         self.0.inner.map.borrow().generation(slot)
     }
 
+    /// Whether the primary of `slot` has the native module.
+    pub(crate) fn has_module(&self, slot: HashSlot) -> bool {
+        self.0.inner.map.borrow().owner(slot).is_ok_and(|node| node.connection.has_module())
+    }
+
     /// The identity of the primary of `slot`, if it reports one.
     pub(crate) fn identity(&self, slot: HashSlot) -> Option<Arc<ServerIdentity>> {
         self.0.inner.map.borrow().owner(slot).ok()?.connection.identity()
