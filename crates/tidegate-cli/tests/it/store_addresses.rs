@@ -123,7 +123,7 @@ fn a_rule_with_a_lease_is_decided_here_and_charged_there() {
     let redis = RedisServer::start();
     let folder = testkit::server::TempFolder::new();
     let policy = format!(
-        "store: {}\nstore_deadline: 5s\nrules: [{{ name: api, limits: [fixed-window 1000000/d], lease: auto }}]\n",
+        "store: {}\nstore_deadline: 5s\nrules: [{{ name: api, limits: [fixed-window 1000000/d], lease: 100 }}]\n",
         redis.url()
     );
     let file = folder.write("lease.yaml", &policy);

@@ -24,6 +24,8 @@ pub(crate) struct Account {
     strict_until: Micros,
     /// Deadline of the loan request in flight; zero if there is none.
     requested_until: Micros,
+    /// How often the demand that a loan needs has been doubled, because loans saved too little.
+    backoff: u32,
     loans: Option<Box<Loans>>,
 }
 
@@ -55,6 +57,7 @@ impl Account {
             last_verdict: LastVerdict { at: now, remaining: 0, reset_after: Micros::ZERO },
             strict_until: Micros::ZERO,
             requested_until: Micros::ZERO,
+            backoff: 0,
             loans: None,
         }
     }
@@ -75,8 +78,11 @@ impl Account {
             return None;
         }
         let loans = self.loans.as_mut()?;
-        let id = loans.spend(charge.cost.get(), now, &mut work.ended)?;
+        let known = work.ended.len();
+        let spent = loans.spend(charge.cost.get(), now, &mut work.ended);
         let needs_more = loans.needs_one_more(now);
+        self.learn(&work.ended[known..]);
+        let id = spent?;
         self.seen = now;
         self.demand.count(charge.cost.get(), now);
         if needs_more {
@@ -151,6 +157,13 @@ impl Account {
         }
     }
 
+    /// The process has wasted too many loans to request this one.
+    pub(crate) fn loan_postponed(&mut self, now: Micros) {
+        self.requested_until = Micros::ZERO;
+        self.strict_until = now.saturating_add(constants::STRICT_AFTER_DENIAL);
+        self.loans.take_if(|loans| loans.is_empty());
+    }
+
     /// The store has lent nothing: a limit denied it, or the store did not reply.
     pub(crate) fn loan_failed(&mut self, verdict: Option<&Verdict>, now: Micros) {
         self.requested_until = Micros::ZERO;
@@ -168,9 +181,22 @@ impl Account {
     /// Ends loans that are due, and all of them if the key is idle.
     pub(crate) fn sweep(&mut self, now: Micros, work: &mut StoreWork) {
         let Some(loans) = &mut self.loans else { return };
+        let known = work.ended.len();
         loans.sweep(now, &mut work.ended);
         if loans.is_empty() && now >= self.requested_until {
             self.loans = None;
+        }
+        self.learn(&work.ended[known..]);
+    }
+
+    /// Loans that ended by themselves show whether this key is worth another.
+    #[inline]
+    fn learn(&mut self, ended: &[EndedLoan]) {
+        for EndedLoan { loan, .. } in ended {
+            self.backoff = match loan.saved.count < constants::LOAN_COST {
+                true => (self.backoff + 1).min(constants::MAX_BACKOFF),
+                false => self.backoff.saturating_sub(1),
+            };
         }
     }
 
@@ -244,8 +270,11 @@ impl Account {
         let Some(lease_size) = charge.limit.lease_size() else { return };
         let spent = self.demand.per_window(now);
         let (wanted, min) = match lease_size {
-            LeaseSize::Auto => (spent, constants::MIN_LOAN),
-            LeaseSize::Of(_) if spent < constants::MIN_DEMAND => return,
+            LeaseSize::Auto => {
+                let checks = constants::LOAN_COST << self.backoff;
+                (spent, charge.cost.get().saturating_mul(checks))
+            }
+            LeaseSize::Of(_) if spent < constants::MIN_DEMAND << self.backoff => return,
             LeaseSize::Of(size) => {
                 (u64::from(size.get()), constants::MIN_LOAN.min(size.get().into()))
             }

@@ -10,7 +10,8 @@ use tokio::task::JoinHandle;
 use super::account::{LoanRequest, StoreWork};
 use super::account_table::Accounts;
 use super::constants;
-use super::loan::{EndedLoan, Loan};
+use super::loan::{EndedLoan, Loan, SavedChecks};
+use super::waste::WasteAccount;
 use crate::engine::Refusal;
 use crate::fingerprint::fingerprint;
 use crate::{Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, HoldId, Op};
@@ -20,6 +21,7 @@ pub(crate) struct LoanManager<E> {
     pub(crate) store: E,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) accounts: Accounts,
+    pub(crate) waste: WasteAccount,
     /// Set when no more is borrowed.
     closed: AtomicBool,
     /// Whether the sweep task runs.
@@ -39,6 +41,7 @@ impl<E: Engine> LoanManager<E> {
             clock: store.clock(),
             store,
             accounts: Accounts::new(),
+            waste: WasteAccount::default(),
             closed: AtomicBool::new(false),
             sweeping: AtomicBool::new(false),
             requests_in_flight: AtomicUsize::new(0),
@@ -58,6 +61,7 @@ impl<E: Engine> LoanManager<E> {
     fn spawn_all(self: &Arc<Self>, work: StoreWork) {
         let runtime = self.runtime();
         for ended in work.ended {
+            self.waste.end_loan(ended.loan.saved.count);
             match &runtime {
                 Some(runtime) => _ = runtime.spawn(settle(self.clone(), ended)),
                 // An engine that decides without waiting is sent the settlement; in any other, the
@@ -69,6 +73,12 @@ impl<E: Engine> LoanManager<E> {
         // Without a runtime nothing is borrowed: the caller would have to wait for the request.
         let runtime = runtime.filter(|_| !self.closed.load(Ordering::Acquire));
         let Some(runtime) = runtime else { return self.loan_failed(&request, None) };
+        if !self.waste.take_loan() {
+            let now = self.clock.elapsed();
+            let id = id_of(&request.charge.charge(request.size));
+            self.accounts.with(id, |account| account.loan_postponed(now));
+            return;
+        }
         runtime.spawn(borrow(PendingLoan::new(self.clone()), request));
         if !self.sweeping.swap(true, Ordering::SeqCst) {
             runtime.spawn(SweepTask(Arc::downgrade(self)).run(self.clock.clone()));
@@ -120,6 +130,9 @@ impl<E: Engine> LoanManager<E> {
     /// Settles ended loans, and waits for one attempt each. Failed attempts are retried in the
     /// background.
     pub(crate) async fn settle_all_once(self: &Arc<Self>, work: StoreWork) {
+        for ended in &work.ended {
+            self.waste.end_loan(ended.loan.saved.count);
+        }
         // Each task continues if the waiting caller is dropped.
         let settle_one = |ended| {
             let (manager, runtime) = (self.clone(), self.runtime());
@@ -209,8 +222,11 @@ async fn borrow<E: Engine>(pending: PendingLoan<E>, request: LoanRequest) {
     let Some(id) = decision.hold().filter(|_| decision.allowed()) else {
         return manager.loan_failed(&request, Some(&decision));
     };
-    let new = || Loan { id, granted: request.size.get(), spent: 0, requested_at };
     let (mut work, now) = (StoreWork::default(), manager.clock.elapsed());
+    let new = || {
+        let saved = SavedChecks::new(now.saturating_sub(requested_at));
+        Loan { id, granted: request.size.get(), spent: 0, requested_at, saved }
+    };
     let lent = manager.accounts.with(id_of(&charge), |account| {
         // Read under the account's lock, so that closing all accounts comes before or after this.
         if manager.closed.load(Ordering::Acquire) {

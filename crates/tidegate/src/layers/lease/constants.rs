@@ -23,8 +23,17 @@ pub(crate) const DEMAND_WINDOW: Micros = Micros::from_millis(250);
 /// is borrowed.
 pub(crate) const MAX_SHARE_OF_REMAINING: u64 = 4;
 
-/// Smallest loan: fewer permits are not worth the two calls that a loan costs.
+/// What a loan and its settlement cost the store, in checks that are sent in batches: measured on
+/// Redis, where a loan is two calls of the general script and a check is one entry of a short one.
+/// A loan of automatic size pays for as many checks at least.
+pub(crate) const LOAN_COST: u64 = 32;
+
+/// Smallest loan of a configured size, unless that is smaller.
 pub(crate) const MIN_LOAN: u64 = 8;
+
+/// After a loan that did not save its cost, the next one of this key needs twice the demand, at most
+/// this often.
+pub(crate) const MAX_BACKOFF: u32 = 6;
 
 /// A loan of a configured size needs at least this demand per window.
 pub(crate) const MIN_DEMAND: u64 = 2;

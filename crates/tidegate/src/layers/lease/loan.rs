@@ -16,6 +16,31 @@ pub(crate) struct Loan {
     pub(crate) spent: u64,
     /// When the loan was requested, by the clock of this process.
     pub(crate) requested_at: Micros,
+    pub(crate) saved: SavedChecks,
+}
+
+/// Checks that the store was not sent because of a loan. Equal checks of one flight are one entry
+/// of a batch, so that at most one is counted in half of a round trip.
+pub(crate) struct SavedChecks {
+    pub(crate) count: u64,
+    counted_at: Micros,
+    half_trip: Micros,
+}
+
+impl SavedChecks {
+    /// With the time that the store took to reply.
+    pub(crate) fn new(round_trip: Micros) -> Self {
+        let half_trip = Micros::new(round_trip.get() / 2);
+        Self { count: 0, counted_at: Micros::ZERO, half_trip }
+    }
+
+    #[inline]
+    fn add(&mut self, now: Micros) {
+        if self.count == 0 || now.saturating_sub(self.counted_at) >= self.half_trip {
+            self.count += 1;
+            self.counted_at = now;
+        }
+    }
 }
 
 /// A loan that is no longer spent: the store has to be sent the amount spent.
@@ -59,6 +84,7 @@ impl Loans {
         self.make_ready(cost, now, ended);
         let present = self.present.as_mut().filter(|loan| loan.remaining() >= cost)?;
         present.spent += cost;
+        present.saved.add(now);
         self.spent_at = now;
         Some(present.id)
     }
@@ -167,11 +193,23 @@ mod tests {
     use tidegate_core::Cost;
 
     fn loan(id: u128, granted: u64, requested_at: u64) -> Loan {
-        Loan { id: id.into(), granted, spent: 0, requested_at: Micros::from_millis(requested_at) }
+        let (requested_at, saved) =
+            (Micros::from_millis(requested_at), SavedChecks::new(Micros::ZERO));
+        Loan { id: id.into(), granted, spent: 0, requested_at, saved }
     }
 
     fn drain(ended: &mut EndedLoans) -> Vec<(u128, u64)> {
         ended.drain(..).map(|ended| (ended.loan.id.get(), ended.loan.spent)).collect()
+    }
+
+    #[test]
+    fn checks_of_one_flight_are_saved_as_one() {
+        let at = Micros::from_millis;
+        let mut saved = SavedChecks::new(at(10));
+        for millis in [100, 100, 102, 104, 105, 106, 109, 110, 200] {
+            saved.add(at(millis));
+        }
+        assert_eq!(saved.count, 4, "at 100, 105, 110 and 200 ms");
     }
 
     #[test]
