@@ -34,7 +34,7 @@ use crate::transport::envoy::grpc::GrpcServices;
 use crate::transport::envoy::service::EnvoyService;
 use crate::transport::envoy::stats::EnvoyStats;
 use crate::transport::http;
-use crate::transport::listener::accept::Acceptor;
+use crate::transport::listener::accept::{Acceptor, listen};
 use crate::transport::listener::connection_limit::ConnectionLimit;
 use crate::transport::listener::exposure;
 pub use crate::transport::listener::exposure::Exposure;
@@ -117,24 +117,20 @@ struct BoundListeners {
 
 impl BoundListeners {
     /// Binds HTTP, RESP, gRPC and health; RESP and health belong to threads of their own.
-    async fn bind(
+    fn bind(
         [http, resp, grpc]: [SocketAddr; 3],
         health: Option<SocketAddr>,
         workers: &ListenerRuntimes,
     ) -> Result<Self, StartError> {
-        let bind = async |address| {
-            TcpListener::bind(address).await.map_err(|error| StartError::Bind(address, error))
-        };
-        let bind_on = async |address, runtime: &OwnRuntime| {
-            let bound = bind(address).await?.into_std();
+        let bind = |address| listen(address).map_err(|error| StartError::Bind(address, error));
+        let bind_on = |address, runtime: &OwnRuntime| {
             let _runtime = runtime.handle().enter();
-            let bound = bound.and_then(TcpListener::from_std);
-            bound.map_err(|error| StartError::Bind(address, error))
+            bind(address)
         };
-        let (http, grpc) = (bind(http).await?, bind(grpc).await?);
-        let resp = bind_on(resp, &workers.resp).await?;
+        let (http, grpc) = (bind(http)?, bind(grpc)?);
+        let resp = bind_on(resp, &workers.resp)?;
         let health = match (health, &workers.health) {
-            (Some(address), Some(runtime)) => Some(bind_on(address, runtime).await?),
+            (Some(address), Some(runtime)) => Some(bind_on(address, runtime)?),
             _ => None,
         };
         Ok(Self { http, resp, grpc, health })
@@ -242,7 +238,7 @@ impl Server {
         }
         let envoy = Arc::new(envoy);
         let workers = ListenerRuntimes::new(options.health).map_err(StartError::Threads)?;
-        let listeners = BoundListeners::bind(addresses, options.health, &workers).await?;
+        let listeners = BoundListeners::bind(addresses, options.health, &workers)?;
         let tokens = Arc::new(options.tokens);
         let address = listeners.http.local_addr();
         let address = address.map_err(|error| StartError::Bind(options.http, error))?;

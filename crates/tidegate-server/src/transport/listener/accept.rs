@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls;
 use tracing::warn;
@@ -22,8 +23,12 @@ use crate::tls::ReloadableTls;
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Most connections accepted after the drain has begun: the usual size of a backlog.
-const MAX_PENDING_ACCEPTS: usize = 4_096;
+/// Connections that wait in the system to be accepted, if it allows as many. Beyond it, the system
+/// drops packets of new connections, and their clients send them again after 1 s, 3 s and 7 s: with
+/// the 128 of tokio, a burst of clients that reconnect waits for seconds.
+const BACKLOG: u32 = 4_096;
+/// Most connections accepted after the drain has begun.
+const MAX_PENDING_ACCEPTS: usize = BACKLOG as usize;
 /// TCP keepalive: time until the first probe.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 /// TCP keepalive: time between probes.
@@ -33,6 +38,20 @@ const PROBES: u32 = 3;
 
 /// Reply of an HTTP/1.1 listener that has no room for a connection or its request.
 pub(super) const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n";
+
+/// Listens on an address.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A restarted server listens at once. On Windows, another program could take the address.
+    if cfg!(unix) {
+        socket.set_reuseaddr(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Accepts the connections of one listener.
 #[derive(Clone, Debug)]
@@ -237,6 +256,18 @@ mod tests {
         };
         accept_pending(accept, |()| accepted += 1).await;
         assert_eq!(accepted, 3, "it does not wait for more");
+    }
+
+    /// The system refuses none of them, however long the server does not accept.
+    #[tokio::test]
+    async fn five_hundred_connections_wait_to_be_accepted() {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for nth in 0..500 {
+            let client = tokio::time::timeout(Duration::from_secs(60), TcpStream::connect(address));
+            clients.push(client.await.unwrap_or_else(|_| panic!("stuck after {nth}")).unwrap());
+        }
     }
 
     #[tokio::test]
