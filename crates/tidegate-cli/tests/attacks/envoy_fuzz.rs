@@ -27,7 +27,7 @@ descriptors:
   - { key: free, rate_limit: { unlimited: true } }
 "#;
 
-fn seeds() -> Vec<RateLimitRequest> {
+pub(crate) fn seeds() -> Vec<RateLimitRequest> {
     let mut limited = descriptor(&[("path", "/a/b")]);
     limited.limit = Some(RateLimitOverride { requests_per_unit: 42, unit: Unit::Minute.into() });
     let mut back = descriptor_with_hits(&[("ten", "x")], 3);
@@ -43,7 +43,7 @@ fn seeds() -> Vec<RateLimitRequest> {
     ]
 }
 
-fn mutate(bytes: &mut Vec<u8>, rng: &mut TraceRng) {
+pub(crate) fn mutate(bytes: &mut Vec<u8>, rng: &mut TraceRng) {
     let at = rng.index(bytes.len() + 1);
     let end = (at + rng.index(16)).min(bytes.len());
     match rng.index(6) {
