@@ -72,7 +72,8 @@ fn the_scripts_decide_as_the_model_does() {
 fn long_traces_with_clock_steps_are_decided_as_the_model_does() {
     let server = testkit::redis::RedisServer::start();
     for seed in [5_698, 17_925, 18_459] {
-        traces(&server.url(), SharingClass::Policies, &AtomicU64::new(seed), |_| true);
+        let (builder, min_len) = (Redis::builder(&server.url()), Profile::ENGINE.min_len);
+        traces(builder, SharingClass::Policies, min_len, &AtomicU64::new(seed), |_| true);
     }
 }
 
