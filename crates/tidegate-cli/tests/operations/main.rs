@@ -4,6 +4,8 @@
 
 mod collector;
 mod commands;
+mod compose;
+mod install;
 mod metrics;
 mod packaging;
 mod systemd;

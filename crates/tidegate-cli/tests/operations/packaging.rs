@@ -1,15 +1,20 @@
-//! Dockerfile and Kubernetes manifests.
+//! Dockerfile, Kubernetes manifests and chart.
+
+use std::process::Command;
 
 use clap::Parser;
 use serde_json::Value;
 use tidegate_cli::Cli;
 use tidegate_config::PolicyLoader;
 
-use crate::{at_root, read};
-use testkit::server::ServerProcess;
+use crate::{at_root, output_text, read, run_if_there};
+use testkit::server::{ServerProcess, TempFolder};
 
 const MANIFESTS: [&str; 2] =
     ["packaging/kubernetes/deployment.yaml", "packaging/kubernetes/sidecar.yaml"];
+
+/// What the chart renders with all its optional parts.
+const ALL_PARTS: &str = "packaging/helm/golden/all.yaml";
 
 /// Every document of a file.
 fn documents(file: &str) -> Vec<Value> {
@@ -113,6 +118,30 @@ fn containers_have_room_for_the_table_and_time_to_drain() {
     }
 }
 
+#[test]
+fn the_rendered_files_are_those_of_the_chart() {
+    if run_if_there("helm", &["version"], &at_root("")).is_none() {
+        return;
+    }
+    let folder = TempFolder::new();
+    let render = at_root("packaging/helm/render");
+    let output = Command::new(render).env("OUT", folder.path("")).output().unwrap();
+    assert!(output.status.success(), "{}", output_text(&output));
+    for (name, file) in [("deployment.yaml", MANIFESTS[0]), ("all.yaml", ALL_PARTS)] {
+        let rendered = std::fs::read_to_string(folder.path(name)).unwrap();
+        assert!(rendered == read(file), "{file} is out of date: run packaging/helm/render");
+    }
+}
+
+#[test]
+fn every_optional_part_of_the_chart_uses_existing_flags() {
+    let documents = documents(ALL_PARTS);
+    let (_, container) = documents.iter().flat_map(tidegate_containers).next().unwrap();
+    is_command(&words(&container["args"]));
+    let kinds: Vec<_> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
+    assert!(kinds.contains(&"HorizontalPodAutoscaler") && kinds.contains(&"ServiceMonitor"));
+}
+
 /// Whether a command probes the listener that `serve` has for that: on any other, a flood delays
 /// the probe.
 fn probes_the_health_listener(probe: &[String], serve: &[String]) -> bool {
@@ -129,7 +158,7 @@ fn probes_the_health_listener(probe: &[String], serve: &[String]) -> bool {
 #[test]
 fn probes_use_existing_endpoints() {
     let server = ServerProcess::start(&[], &[]);
-    for (file, wanted) in MANIFESTS.into_iter().zip([2, 0]) {
+    for (file, wanted) in MANIFESTS.into_iter().zip([3, 0]) {
         let documents = documents(file);
         let (_, container) = documents.iter().flat_map(tidegate_containers).next().unwrap();
         let probes = ["livenessProbe", "readinessProbe", "startupProbe"];
