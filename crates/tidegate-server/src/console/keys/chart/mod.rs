@@ -14,7 +14,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use tidegate::{Clock, Key, Limit, ManualClock, Memory, Micros, Policy, PolicyRule, RuleCheck};
+    use tidegate::{Clock, Limit, ManualClock, Memory, Micros, Policy, PolicyRule, RuleCheck};
 
     use super::{KeyChart, gauge, recovery};
     use crate::check::{ActivePolicy, AdhocLimits};
