@@ -79,6 +79,31 @@ where
         units.collect()
     }
 
+    fn hold(
+        &self,
+        op: ModelOp,
+        parts: &[ModelCharge],
+        key: Key<'_>,
+    ) -> Result<Decision, EngineError> {
+        let ModelOp::Hold { id, ttl, uses, quantity } = op else { panic!("{op:?} is no hold") };
+        let (id, ttl) = (id.into(), Micros::new(ttl));
+        // The request can ask for it, or each rule.
+        let is_charging = |part: &ModelCharge| uses[part.cell] == Some(Expiry::Charge);
+        let (expiry, uses) = match parts.iter().all(is_charging) {
+            true => (Expiry::Charge, ALL_HELD),
+            false => (Expiry::Release, uses),
+        };
+        let units = quantity.map_or_else(Vec::new, |quantity| self.units(&quantity, key));
+        let quantity = quantity.map(|quantity| Quantity {
+            min: Cost::total(quantity.min),
+            want: Cost::total(quantity.want),
+            charges: &units,
+        });
+        let (kind, quantity) = (HoldKind::Reservation, quantity.as_ref());
+        let hold = HoldSpec { id, ttl, expiry, kind, quantity };
+        self.decide(tidegate::Op::Hold(hold), uses, parts)
+    }
+
     fn decide(
         &self,
         op: tidegate::Op<'_>,
@@ -193,24 +218,7 @@ where
             ModelOp::Record => self.decide(tidegate::Op::Record, ALL_HELD, parts),
             ModelOp::Refund => self.decide(tidegate::Op::Refund, ALL_HELD, parts),
             ModelOp::Reset => self.decide(tidegate::Op::Reset, ALL_HELD, parts),
-            ModelOp::Hold { id, ttl, uses, quantity } => {
-                let (id, ttl) = (id.into(), Micros::new(ttl));
-                // The request can ask for it, or each rule.
-                let is_charging = |part: &ModelCharge| uses[part.cell] == Some(Expiry::Charge);
-                let (expiry, uses) = match parts.iter().all(is_charging) {
-                    true => (Expiry::Charge, ALL_HELD),
-                    false => (Expiry::Release, uses),
-                };
-                let units = quantity.map_or_else(Vec::new, |quantity| self.units(&quantity, key));
-                let quantity = quantity.map(|quantity| Quantity {
-                    min: Cost::total(quantity.min),
-                    want: Cost::total(quantity.want),
-                    charges: &units,
-                });
-                let (kind, quantity) = (HoldKind::Reservation, quantity.as_ref());
-                let hold = HoldSpec { id, ttl, expiry, kind, quantity };
-                self.decide(tidegate::Op::Hold(hold), uses, parts)
-            }
+            ModelOp::Hold { .. } => self.hold(call.op, parts, key),
             ModelOp::Enter { id, ttl } => {
                 let (id, ttl) = (id.into(), Micros::new(ttl));
                 self.decide(tidegate::Op::enter(id, ttl), ALL_HELD, parts)

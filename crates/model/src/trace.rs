@@ -256,14 +256,7 @@ impl Trace {
                         None => parts.push(*part),
                     }
                 }
-                if let (ModelOp::Hold { quantity: Some(quantity), .. }, Some(granted)) =
-                    (call.op, result.granted)
-                {
-                    for part in &mut parts {
-                        let at_min = i128::from(part.cost);
-                        part.cost = quantity.cost(part.cell, at_min, granted) as u64;
-                    }
-                }
+                set_granted(&mut parts, call.op, result.granted);
                 if let Some((id, ttl, _)) = made {
                     let (until, changed) = (call.now + ttl, Vec::new());
                     let queues = (0..self.specs.len()).filter(|cell| self.specs[*cell].is_queue());
@@ -591,6 +584,15 @@ impl Trace {
             _ => self.rng.between(1, 3),
         };
         cost.min(MAX_COST)
+    }
+}
+
+/// Sets the costs of a hold to those of the quantity that it was granted.
+fn set_granted(parts: &mut [ModelCharge], op: ModelOp, granted: Option<u64>) {
+    if let (ModelOp::Hold { quantity: Some(quantity), .. }, Some(granted)) = (op, granted) {
+        for part in parts {
+            part.cost = quantity.cost(part.cell, i128::from(part.cost), granted) as u64;
+        }
     }
 }
 

@@ -151,7 +151,7 @@ fn with_ids(engine: impl Engine) -> Contender {
     Contender { name: "check with an id", check: Arc::new(check), goals: [None, None] }
 }
 
-/// Each check reserves and commits: two calls of the general script, and a read of the hold's record.
+/// Each check reserves and commits: two calls of the general script, and a read of the record.
 fn reserving(name: &'static str, engine: impl Engine, min: Option<u64>) -> Contender {
     let rule = Rule::new("bench", [AMPLE.parse().unwrap()]).unwrap();
     let limiter = Limiter::with_rules(engine, [rule]).unwrap();

@@ -65,9 +65,10 @@ impl LimitCharge {
     ) -> (Vec<Self>, Vec<usize>) {
         let mut parts: Vec<Self> = Vec::with_capacity(charges.len());
         let mut indexes = Vec::with_capacity(charges.len());
-        for charge @ Charge { limit, key, cost, caller } in *charges {
+        for Charge { limit, key, cost, caller } in *charges {
             let mut part = Self::new((*limit).clone(), secret.subject(*key), *cost, *caller, names);
-            part.per_unit = op.quantity().map_or(part.per_unit, |one| one.per_unit(charge));
+            part.per_unit =
+                op.quantity().map_or(part.per_unit, |one| one.per_unit(limit.state(), *key));
             let same = parts.iter().position(|other| other.state == part.state);
             let index = same.unwrap_or(parts.len());
             match parts.get_mut(index) {
@@ -346,7 +347,10 @@ impl IdempotencyRecord {
         // The rules and not their limits: a rule may have got other limits meanwhile.
         let charges = call.charges.iter().filter(|charge| charge.limit.is_first());
         let charges = charges.map(|c| {
-            let per_unit = call.op.quantity().map(|quantity| quantity.per_unit(c).parts());
+            let per_unit = call
+                .op
+                .quantity()
+                .map(|quantity| quantity.per_unit(c.limit.state(), c.key).parts());
             let per_unit = per_unit.map_or(String::new(), |(num, den)| format!(" {num}/{den}"));
             format!("{} {} {}{per_unit}", secret.subject(c.key), c.limit.rule(), c.cost)
         });

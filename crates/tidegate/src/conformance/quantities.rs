@@ -24,7 +24,7 @@ pub(super) async fn run(new: impl Fn() -> Harness) {
 const TTL: Micros = Micros::from_secs(5);
 
 /// One rule, its base cost, and the cost of a unit.
-type Part<'a> = (&'a Arc<RuleLimit>, u64, UnitCost);
+type QuantityPart<'a> = (&'a Arc<RuleLimit>, u64, UnitCost);
 
 fn per_unit(num: u32, den: u32) -> UnitCost {
     UnitCost::new(num, den).expect("a fraction of the suite")
@@ -33,7 +33,7 @@ fn per_unit(num: u32, den: u32) -> UnitCost {
 /// Reserves a quantity for `ann`.
 async fn reserve(
     harness: &Harness,
-    parts: &[Part<'_>],
+    parts: &[QuantityPart<'_>],
     (min, want): (u64, u64),
     id: Option<&str>,
 ) -> Result<Decision, EngineError> {
@@ -54,12 +54,16 @@ async fn reserve(
         kind: HoldKind::Reservation,
         quantity: Some(&quantity),
     };
-    let cost = |(_, base, per_unit): &Part<'_>| base + per_unit.of(min).get();
+    let cost = |(_, base, per_unit): &QuantityPart<'_>| base + per_unit.of(min).get();
     let charges: Vec<_> = parts.iter().map(|part| (part.0, "ann", cost(part))).collect();
     harness.call_with_id(Op::Hold(hold), &charges, id).await
 }
 
-async fn granted(harness: &Harness, parts: &[Part<'_>], quantity: (u64, u64)) -> Option<u64> {
+async fn granted(
+    harness: &Harness,
+    parts: &[QuantityPart<'_>],
+    quantity: (u64, u64),
+) -> Option<u64> {
     let decision = reserve(harness, parts, quantity, None).await.expect("a decision");
     assert_eq!(decision.allowed(), decision.granted().is_some(), "{decision:?}");
     assert_eq!(decision.allowed(), decision.hold().is_some(), "{decision:?}");

@@ -280,7 +280,7 @@ impl Call<'_> {
         if let Op::Hold(hold) = &self.op
             && let Some(quantity) = hold.quantity
         {
-            quantity.validate(self, hold)?;
+            self.validate_quantity(quantity, hold)?;
         }
         if self.op.is_per_request() && self.idempotency_key.is_some() {
             return Err(Refusal::EnterTakesNoId.into());
@@ -304,6 +304,39 @@ impl Call<'_> {
             matches!(self.op, Op::Hold(hold) if hold.kind == HoldKind::Reservation);
         if is_reservation && !self.charges.iter().any(|charge| self.op.holds(charge.limit)) {
             return Err(Refusal::NothingToHold.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a quantity that the call cannot grant.
+    fn validate_quantity(
+        &self,
+        quantity: &Quantity<'_>,
+        hold: &HoldSpec<'_>,
+    ) -> Result<(), Refusal> {
+        let Quantity { min, want, charges: units } = *quantity;
+        if min.is_zero() || min > want || want > Cost::MAX {
+            return Err(Refusal::MinCost);
+        }
+        for (i, unit) in units.iter().enumerate() {
+            let same =
+                |charge: &&Charge<'_>| unit.state == charge.limit.state() && unit.key == charge.key;
+            let charges = || self.charges.iter().filter(same);
+            let Some(Charge { limit, .. }) = charges().next() else { continue };
+            if units[..i].iter().any(|other| (other.state, other.key) == (unit.state, unit.key)) {
+                return Err(Refusal::CostOfSeveral(limit.rule().into()));
+            }
+            if !hold.holds(limit) || limit.limit().lease().is_some() {
+                return Err(Refusal::NotHeld(limit.rule().into()));
+            }
+            if limit.limit().is_queue() && !limit.is_shadow() {
+                return Err(Refusal::QueueExtended(limit.rule().into()));
+            }
+            let at_min = charges().fold(Cost::ZERO, |sum, c| sum.saturating_add(c.cost));
+            if at_min < unit.per_unit.of(min) {
+                return Err(Refusal::MinCost);
+            }
+            Cost::new(quantity.cost(at_min, unit.per_unit, want).get())?;
         }
         Ok(())
     }

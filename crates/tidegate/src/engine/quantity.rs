@@ -2,8 +2,6 @@
 
 use tidegate_core::Cost;
 
-use super::call::{Call, Charge, HoldSpec};
-use super::error::Refusal;
 use crate::Key;
 
 /// What a unit of a quantity costs under a limit: a fraction of a permit, rounded up once for the
@@ -79,10 +77,9 @@ pub struct UnitCharge<'a> {
 }
 
 impl Quantity<'_> {
-    /// What a unit costs under the limit and key of this charge.
-    pub fn per_unit(&self, charge: &Charge<'_>) -> UnitCost {
-        let same =
-            |unit: &&UnitCharge<'_>| unit.state == charge.limit.state() && unit.key == charge.key;
+    /// What a unit costs under the limit of this state, for this key.
+    pub fn per_unit(&self, state: &str, key: Key<'_>) -> UnitCost {
+        let same = |unit: &&UnitCharge<'_>| unit.state == state && unit.key == key;
         self.charges.iter().find(same).map_or(UnitCost::ZERO, |unit| unit.per_unit)
     }
 
@@ -105,36 +102,6 @@ impl Quantity<'_> {
     /// What does not depend on the quantity.
     fn base(&self, at_min: Cost, per_unit: UnitCost) -> Cost {
         at_min.saturating_sub(per_unit.of(self.min))
-    }
-
-    /// Refuses a quantity that the call cannot grant.
-    pub(super) fn validate(&self, call: &Call<'_>, hold: &HoldSpec<'_>) -> Result<(), Refusal> {
-        if self.min.is_zero() || self.min > self.want || self.want > Cost::MAX {
-            return Err(Refusal::MinCost);
-        }
-        for (i, unit) in self.charges.iter().enumerate() {
-            let same =
-                |charge: &&Charge<'_>| unit.state == charge.limit.state() && unit.key == charge.key;
-            let charges = || call.charges.iter().filter(same);
-            let Some(Charge { limit, .. }) = charges().next() else { continue };
-            let is_named_before =
-                self.charges[..i].iter().any(|u| (u.state, u.key) == (unit.state, unit.key));
-            if is_named_before {
-                return Err(Refusal::CostOfSeveral(limit.rule().into()));
-            }
-            if !hold.holds(limit) || limit.limit().lease().is_some() {
-                return Err(Refusal::NotHeld(limit.rule().into()));
-            }
-            if limit.limit().is_queue() && !limit.is_shadow() {
-                return Err(Refusal::QueueExtended(limit.rule().into()));
-            }
-            let at_min = charges().fold(Cost::ZERO, |sum, c| sum.saturating_add(c.cost));
-            if at_min < unit.per_unit.of(self.min) {
-                return Err(Refusal::MinCost);
-            }
-            Cost::new(self.cost(at_min, unit.per_unit, self.want).get())?;
-        }
-        Ok(())
     }
 }
 

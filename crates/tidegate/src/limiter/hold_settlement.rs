@@ -120,9 +120,11 @@ impl HoldContents {
         let held = held.map(|charge| {
             let expiry = hold.expiry_of(charge.limit);
             let cost = match hold.quantity.zip(granted) {
-                Some((quantity, granted)) => {
-                    quantity.cost(charge.cost, quantity.per_unit(charge), granted)
-                }
+                Some((quantity, granted)) => quantity.cost(
+                    charge.cost,
+                    quantity.per_unit(charge.limit.state(), charge.key),
+                    granted,
+                ),
                 None => charge.cost,
             };
             HeldCharge { of: OwnedCharge::of(charge), cost, expiry }

@@ -29,7 +29,8 @@ impl<'a> FlexibleCosts<'a> {
                 fingerprint(charge.limit.tag(), charge.key) == part.fingerprint
             };
             let charge = call.charges.iter().find(of);
-            let per_unit = charge.map_or(UnitCost::ZERO, |charge| quantity.per_unit(charge));
+            let per_unit = charge.map(|c| quantity.per_unit(c.limit.state(), c.key));
+            let per_unit = per_unit.unwrap_or(UnitCost::ZERO);
             CellCost { fingerprint: part.fingerprint, at_min: part.cost, per_unit }
         };
         Some(Self { quantity, cells: parts.iter().map(cell).collect() })
@@ -46,8 +47,8 @@ impl<'a> FlexibleCosts<'a> {
     }
 
     /// Sets the costs to those of the largest quantity that every enforced limit allows. That
-    /// quantity, or `None` if there is none, and the verdicts of `look` on these costs; on those of
-    /// the minimum if it is denied.
+    /// quantity, or `None` if there is none, and the verdicts that `look` returns for these costs,
+    /// or for those of the minimum if it is denied.
     pub(super) fn grant(
         &self,
         parts: &mut CellCharges<'_>,

@@ -25,19 +25,15 @@ impl Memory {
     pub(super) fn decide_general_locked(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
         let instances = self.instances_of_limits(call)?;
         let mut parts = cell_charges(call.charges);
-        for part in parts.iter_mut().filter(|part| part.limit.is_per_call()) {
-            let instance = instances.iter().find(|instance| ***instance == **part.limit);
-            part.limit = instance.unwrap_or(part.limit);
-        }
+        use_instances(&mut parts, &instances);
         let idempotency = call.idempotency_key.map(|id| self.idempotency_lookup(call, id));
         let mut holds = self.lock_hold_of(call.op, &parts)?;
         let shard_key = idempotency.as_ref().map(|idempotency| idempotency.shard_key);
         let mut locked = LockedShards::new(self, &parts, shard_key);
         let early = self.now();
         if let Some(idempotency) = &idempotency {
-            if let Some(earlier) =
-                self.earlier_decision(idempotency, call, &parts, &mut locked, early)
-            {
+            let earlier = self.earlier_decision(idempotency, call, &parts, &mut locked, early);
+            if let Some(earlier) = earlier {
                 return earlier;
             }
             if call.op != Op::Peek {
@@ -72,13 +68,11 @@ impl Memory {
             if let Some(holds) = &mut holds {
                 let held = parts.iter().zip(&taken);
                 let held = held.filter(|(part, taken)| **taken && call.op.records(part.limit));
-                let first_cost = |part: &CellCharge<'_>| {
-                    flexible.as_ref().map_or(part.cost, |costs| costs.wanted(part))
-                };
-                let held = held.map(|(part, _)| (part, first_cost(part)));
-                let hold = store_hold(holds, call.op, held, now);
-                if hold.is_some() {
-                    decision.details_mut().hold = hold;
+                let wanted = |part: &CellCharge<'_>| Some(flexible.as_ref()?.wanted(part));
+                let held = held.map(|(part, _)| (part, wanted(part).unwrap_or(part.cost)));
+                if let Some(hold) = store_hold(holds, call.op, held, now) {
+                    let details = decision.details_mut();
+                    (details.hold, details.granted) = (Some(hold), granted);
                 }
             }
             for (i, part) in parts.iter().enumerate().filter(|(i, _)| taken[*i]) {
@@ -87,17 +81,10 @@ impl Memory {
                 if refunded > decision.refunded() {
                     decision.details_mut().refunded = refunded;
                 }
-                let Verdict { remaining, reset_after, .. } = after;
-                verdicts[i] = match call.op.takes() {
-                    true => Verdict { remaining, reset_after, ..verdicts[i] },
-                    false => after,
-                };
+                verdicts[i] = after_write(call.op, verdicts[i], after);
             }
         }
         self.per_charge(call, &parts, &verdicts, &mut decision);
-        if granted.is_some() {
-            decision.details_mut().granted = granted;
-        }
         let costs_nothing = call.op == Op::Check && parts.iter().all(|part| part.cost.is_zero());
         if let Some(idempotency) = idempotency.filter(|_| write && !costs_nothing) {
             idempotency.store(&mut locked, now, &decision);
@@ -295,6 +282,20 @@ impl Memory {
             rule,
         }
     }
+}
+
+/// Replaces the limits that come with the call by the engine's instances.
+fn use_instances<'a>(parts: &mut CellCharges<'a>, instances: &'a [Arc<RuleLimit>]) {
+    for part in parts.iter_mut().filter(|part| part.limit.is_per_call()) {
+        let instance = instances.iter().find(|instance| ***instance == **part.limit);
+        part.limit = instance.unwrap_or(part.limit);
+    }
+}
+
+/// The verdict of a part that was written: what it takes is decided before.
+fn after_write(op: Op<'_>, before: Verdict, after: Verdict) -> Verdict {
+    let Verdict { remaining, reset_after, .. } = after;
+    if op.takes() { Verdict { remaining, reset_after, ..before } } else { after }
 }
 
 /// Whether an operation changes states.

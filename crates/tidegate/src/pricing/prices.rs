@@ -158,7 +158,7 @@ impl Prices {
     }
 
     /// The price of a model and the name that it is listed under: its own, its own without a date
-    /// (`-2026-01-31`, `-20260131` or `@20260131`, by which providers name a version of a model), or
+    /// (`-2026-01-31`, `-20260131` or `@20260131`, as providers name a version of a model), or
     /// [`Prices::ANY`].
     pub fn find(&self, model: &str) -> Option<(&str, &ModelPrice)> {
         let listed = |name| self.models.get_key_value(name);

@@ -22,7 +22,8 @@
 //! - [`Candidate`]: one limit, or several that are decided in one step.
 //! - [`Simulation`]: runs candidates on the same traffic. `evaluate` decides as an engine does,
 //!   with the arithmetic of `tidegate-core`; `counts` counts the results.
-//! - [`CallProfile`]: requests whose cost is known only at their end, by several methods.
+//! - [`CallProfile`]: requests whose cost is known only at their end. `calls_run`: by
+//!   several methods of spending a budget.
 //! - [`Report`]: the numbers, on the steps of a [`TimeAxis`]. [`Guarantee`]: the upper bound of a
 //!   limit. `worst_window` computes it from the decisions, independently of how they were made.
 //!   `json`: reports as JSON, with the feature `serde`.
@@ -30,6 +31,7 @@
 mod arrivals;
 mod bounds;
 mod calls;
+mod calls_run;
 mod candidate;
 mod counts;
 mod error;

@@ -11,7 +11,7 @@ use super::counts::{RunCounts, SimulationInput};
 use super::evaluate::{Evaluator, SimulatedDecision};
 use super::report::{CandidateReport, Report};
 use super::time_axis::{START, TimeAxis};
-use super::{Candidate, Traffic};
+use super::{Candidate, Traffic, calls_run};
 
 /// Traffic, random seed and hold time.
 #[derive(Clone, Debug)]
@@ -54,8 +54,8 @@ impl Simulation {
         self
     }
 
-    /// Lets the requests also be calls that reserve an estimate: [`CandidateReport::calls`] has their
-    /// results.
+    /// Lets the requests also be calls that reserve an estimate: [`CandidateReport::calls`] has
+    /// their results.
     #[must_use]
     pub fn calls(mut self, calls: CallProfile) -> Self {
         self.calls = Some(calls);
@@ -106,7 +106,8 @@ impl Simulation {
         input: &SimulationInput<'_>,
     ) -> CandidateReport {
         let keys = input.offered_by_key.len();
-        let calls = self.calls.map(|calls| calls.run(candidate, arrivals, keys, self.seed));
+        let calls =
+            self.calls.map(|calls| calls_run::run(&calls, candidate, arrivals, keys, self.seed));
         CandidateReport { calls, ..run(candidate, arrivals, input) }
     }
 

@@ -26,9 +26,11 @@ pub(super) fn mirror(local: &Memory, fleet: &FleetSize, call: &Call<'_>, decisio
     for charge in call.charges {
         if let Some(limit) = mirrored_limit(fleet, charge) {
             let cost = match call.op.quantity().zip(decision.granted()) {
-                Some((quantity, granted)) => {
-                    quantity.cost(charge.cost, quantity.per_unit(charge), granted)
-                }
+                Some((quantity, granted)) => quantity.cost(
+                    charge.cost,
+                    quantity.per_unit(charge.limit.state(), charge.key),
+                    granted,
+                ),
                 None => charge.cost,
             };
             charge_up_to_share(local, &Charge { limit: &limit, caller: None, cost, ..*charge });
