@@ -38,7 +38,7 @@ pub(crate) struct LimiterQueue {
 impl LimiterQueue {
     /// Redisson's timers are up to 100 ms late, and then take all that has been freed. A queue that
     /// is late by up to this should take about as many permits as one Java process.
-    const MAX_JITTER: Micros = Micros::from_millis(120);
+    const MAX_JITTER: Micros = Micros::from_millis(80);
     /// How often a caller is late while no entry of Java is seen. A denied Java client writes
     /// nothing, so it would not be seen if every permit were taken the instant it is freed.
     const PROBE_INTERVAL: Micros = Micros::from_millis(2_000);

@@ -62,7 +62,7 @@ impl RateLimiter {
     /// the same [`RedisClient`] are served in order of arrival. Returns at once if the permits
     /// cannot be available in time.
     ///
-    /// While Java takes permits too, a caller that waits retries up to 120 ms after permits are
+    /// While Java takes permits too, a caller that waits retries up to 80 ms after permits are
     /// freed, at random, and at most an interval. Without Java, one caller in 2 s does.
     ///
     /// It is an error if counting the entries takes longer than `timeout` and than a call may take.
