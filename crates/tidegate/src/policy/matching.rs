@@ -147,6 +147,61 @@ impl Match {
     }
 }
 
+/// A request of the patterns of a match. What covers the match is a candidate for it.
+pub(super) struct PatternRequest<'m> {
+    matches: &'m Match,
+    path: String,
+}
+
+impl<'m> PatternRequest<'m> {
+    pub(super) fn new(matches: &'m Match) -> Self {
+        let path = matches.path.as_ref().map_or(String::new(), PathPattern::to_string);
+        Self { matches, path }
+    }
+}
+
+impl Request for PatternRequest<'_> {
+    fn method(&self) -> &str {
+        ""
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn host(&self) -> &str {
+        self.matches.host.as_deref().unwrap_or_default()
+    }
+
+    fn header(&self, _: &str) -> Option<&str> {
+        None
+    }
+
+    fn any_header(&self, name: &str, test: &dyn Fn(&str) -> bool) -> bool {
+        self.matches.headers.iter().any(|(other, value)| **other == *name && test(value))
+    }
+
+    fn query(&self, _: &str) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    fn cookie(&self, _: &str) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    fn bearer(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    fn client_ip(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn is_from_trusted_proxy(&self) -> bool {
+        false
+    }
+}
+
 /// A path in which `{name}` matches one segment, `*` any part of one, and a last segment of `*`
 /// everything below. `/login` matches `/login/` too; `/api/*` matches `/api/`, but not `/api`. To
 /// end with exactly one segment, write `/api/*/` or name it.
@@ -364,12 +419,17 @@ fn can_be_host(pattern: &str) -> bool {
     !name.is_empty() && !name.ends_with('.') && !name.contains(|c| odd.contains(c))
 }
 
-fn is_host(pattern: &str, host: &str) -> bool {
+/// The name in a host, without a port and the dot of the root.
+pub(super) fn host_name(host: &str) -> &str {
     let host = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
     };
-    let host = host.strip_suffix('.').unwrap_or(host);
+    host.strip_suffix('.').unwrap_or(host)
+}
+
+fn is_host(pattern: &str, host: &str) -> bool {
+    let host = host_name(host);
     match pattern.strip_prefix("*.") {
         Some(parent) => host
             .len()

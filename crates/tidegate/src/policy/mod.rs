@@ -3,7 +3,8 @@
 //!
 //! - `rule`: one rule, as written and as used. `matching`: the requests it matches. `key_part`:
 //!   where the parts of its key come from. `normalize_escapes`: canonical spelling of paths.
-//! - `plan`: the charges of one request or call. `index`: the rules that can match a path.
+//! - `plan`: the charges of one request or call. `index`: the rules that can match a
+//!   request.
 
 mod index;
 mod key_part;
@@ -16,8 +17,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use self::index::PathIndex;
+use self::index::RuleIndex;
 pub use self::key_part::{InvalidKeyPart, KeyPart, MISSING, OnMissingKey, instance_id};
+use self::matching::PatternRequest;
 pub use self::matching::{InvalidPattern, Match, PathPattern, Request};
 pub use self::normalize_escapes::normalize_escapes;
 pub use self::plan::{ListMode, Plan, RuleCheck, RuleTarget, Step};
@@ -50,7 +52,7 @@ use crate::{Rule, RuleLimit};
 pub struct Policy {
     rules: Vec<Arc<PolicyRule>>,
     by_name: HashMap<Box<str>, usize>,
-    by_path: PathIndex,
+    index: RuleIndex,
     /// Computed once: every check reads it.
     plain_limit: Option<Arc<RuleLimit>>,
 }
@@ -73,7 +75,7 @@ impl Policy {
             if policy.by_name.insert(rule.name().into(), index).is_some() {
                 return Err(InvalidRule::Duplicate(rule.name().into()));
             }
-            policy.by_path.push(rule.matches.path.as_ref());
+            policy.index.push(&rule.matches);
             policy.rules.push(rule);
         }
         if let [only] = &*policy.rules {
@@ -92,9 +94,9 @@ impl Policy {
         self.by_name.get(name).map(|&index| &self.rules[index])
     }
 
-    /// The rules that can match a request for this path, in order.
-    fn candidates(&self, path: &str) -> impl Iterator<Item = &PolicyRule> {
-        self.by_path.candidates(path).into_iter().map(|index| &*self.rules[index])
+    /// The rules that can match a request, in order.
+    fn candidates(&self, request: &impl Request) -> impl Iterator<Item = &PolicyRule> {
+        self.index.candidates(request).into_iter().map(|index| &*self.rules[index])
     }
 
     /// The one limit of every key, if the policy has nothing else: no list, no override, no address
@@ -108,9 +110,8 @@ impl Policy {
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         for (index, rule) in self.rules.iter().enumerate() {
-            // A pattern that covers this one is a candidate for the pattern's text as a path.
-            let path = rule.matches.path.as_ref().map_or(String::new(), PathPattern::to_string);
-            let before = self.by_path.candidates(&path).into_iter().take_while(|&p| p < index);
+            let patterns = PatternRequest::new(&rule.matches);
+            let before = self.index.candidates(&patterns).into_iter().take_while(|&p| p < index);
             let mut stops = before.map(|p| &self.rules[p]).filter(|rule| rule.always_stops());
             if let Some(stop) = stops.find(|stop| stop.matches.covers(&rule.matches)) {
                 let (rule, behind) = (rule.name().into(), stop.name().into());

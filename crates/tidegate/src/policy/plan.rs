@@ -167,7 +167,7 @@ impl Policy {
     /// which others.
     pub fn plan_request(&self, request: &impl Request, now: Micros) -> Result<Plan<'_>, Refusal> {
         let mut plan = Plan::new();
-        for rule in self.candidates(request.path()) {
+        for rule in self.candidates(request) {
             if !rule.matches.matches(request) {
                 continue;
             }

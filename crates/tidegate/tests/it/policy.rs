@@ -69,7 +69,7 @@ fn every_rule_that_matches_applies_in_order() {
 /// A large policy has an index and does not check every rule.
 #[test]
 fn a_large_policy_finds_the_rules_that_a_linear_search_finds() {
-    let mut rng = TraceRng::new(7);
+    let (mut rng, mut other) = (TraceRng::new(7), TraceRng::new(8));
     let mut path = |of: &[&str], ends: &[&str]| {
         let segments = (0..rng.below(4)).map(|_| format!("/{}", rng.pick(of)));
         let start: String = segments.collect();
@@ -81,8 +81,15 @@ fn a_large_policy_finds_the_rules_that_a_linear_search_finds() {
             let text = path(&["a", "b", "c", "{x}", "a*", "*c"], &["", "/", "/*", "/*/", "/a"]);
             // A pattern with a name twice is invalid; so a few rules have no path.
             let path = text.parse().ok();
+            let hosts = ["a.test", "B.a.test", "*.a.test", "*.c.B.a.test", "x", "*.test"];
+            let host = (other.below(2) == 0).then(|| other.pick(&hosts).into());
+            let header = |rng: &mut TraceRng| {
+                let (name, value) = (rng.pick(&["X-One", "x-two"]), rng.pick(&["1", "2", "1*"]));
+                (name.into(), value.into())
+            };
+            let headers = (0..other.below(3)).map(|_| header(&mut other)).collect();
             RuleDraft {
-                matches: Match { path, ..Match::default() },
+                matches: Match { path, host, headers, ..Match::default() },
                 ..draft(&format!("r{i}"), &["1/s"])
             }
         });
@@ -90,7 +97,27 @@ fn a_large_policy_finds_the_rules_that_a_linear_search_finds() {
         for _ in 0..200 {
             let text = path(&["a", "b", "c", "ab", "d", ""], &["", "/", "/a", "/a/b/c/d/e"]);
             for text in [&*text, "/", "", "*", "a"] {
-                let request = request(text);
+                let hosts = [
+                    "a.test",
+                    "A.test:80",
+                    "b.a.test.",
+                    "d.c.b.a.TEST",
+                    ".a.test",
+                    "c.b.a.test",
+                    "test",
+                    "x:1",
+                    "",
+                    ".",
+                    "y.x",
+                ];
+                let request = request(text).host(other.pick(&hosts));
+                let values = ["1", "2", "12", "1", ""];
+                let mut request = request;
+                for name in ["x-one", "x-one", "x-two"] {
+                    if other.below(2) == 0 {
+                        request.headers.push((name.into(), other.pick(&values).into()));
+                    }
+                }
                 let matching =
                     policy.rules().iter().filter(|rule| rule.matches().matches(&request));
                 let expected: Vec<&str> = matching.map(|rule| rule.name()).collect();
@@ -101,7 +128,7 @@ fn a_large_policy_finds_the_rules_that_a_linear_search_finds() {
                 assert_eq!(
                     plan.steps().iter().map(|s| s.rule().name()).collect::<Vec<_>>(),
                     expected,
-                    "{text}"
+                    "{request:?}"
                 );
                 found += expected.len();
             }
@@ -1092,16 +1119,24 @@ fn planning_time_is_printed() {
             print_figure(&format!("policy: plan_request, {count} rules, {paths}: {nanos} ns"));
         }
     }
-    let of_host = |i| RuleDraft {
-        matches: Match { host: Some(format!("h{i}.example.com").into()), ..Match::default() },
-        ..draft(&format!("r{i}"), &["5/s"])
+    let of_host = |i| Match { host: Some(format!("h{i}.example.com").into()), ..Match::default() };
+    let of_header = |i: usize| Match {
+        headers: vec![("x-tenant".into(), format!("t{i}").into())],
+        ..Match::default()
     };
-    let hosts = policy((0..10_000).map(of_host));
-    let last = request("/").host("h9999.example.com");
-    let nanos = nanos_each(100, || {
-        std::hint::black_box(hosts.plan_request(&last, Micros::ZERO).unwrap());
-    });
-    print_figure(&format!("policy: plan_request, 10000 rules by host, without a path: {nanos} ns"));
+    for (name, matches) in [("host", &of_host as &dyn Fn(usize) -> Match), ("header", &of_header)] {
+        for count in [1, 10_000] {
+            let rule = |i| RuleDraft { matches: matches(i), ..draft(&format!("r{i}"), &["5/s"]) };
+            let policy = policy((0..count).map(rule));
+            let last = request("/").host(&format!("h{}.example.com", count - 1));
+            let last = last.header("x-tenant", &format!("t{}", count - 1));
+            assert_eq!(applied(&policy, &last).len(), 1);
+            let nanos = nanos_each(10_000, || {
+                std::hint::black_box(policy.plan_request(&last, Micros::ZERO).unwrap());
+            });
+            print_figure(&format!("policy: plan_request, {count} rules by {name}: {nanos} ns"));
+        }
+    }
     let list: Vec<ListEntry> = (0..PolicyRule::MAX_ENTRIES)
         .map(|i| ListEntry::from(&*format!("10.{}.{}.0/24", i / 256, i % 256)))
         .collect();
@@ -1219,6 +1254,10 @@ impl Request for FakeRequest {
 
     fn header(&self, name: &str) -> Option<&str> {
         first(&self.headers, name)
+    }
+
+    fn any_header(&self, name: &str, test: &dyn Fn(&str) -> bool) -> bool {
+        self.headers.iter().any(|(other, value)| other == name && test(value))
     }
 
     fn query(&self, name: &str) -> Option<Cow<'_, str>> {
