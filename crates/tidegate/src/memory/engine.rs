@@ -58,8 +58,8 @@ impl Engine for Memory {
     #[inline]
     fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
         // Returned from here, the verdict is written once: where the caller wants it.
-        if let (Op::Check, [charge], None) = (call.op, call.charges, call.idempotency_key)
-            && let Some(verdict) = self.try_bucket_in_home_slot(charge)
+        if let Some(plain) = self.plain_charge(call)
+            && let Some(verdict) = self.try_bucket_in_home_slot(&plain)
         {
             return Ok(Decision::of_one(Source::Memory, verdict));
         }

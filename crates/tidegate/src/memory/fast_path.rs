@@ -5,8 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Micros, Packed, Verdict};
 
+use super::cell::Space;
 use super::packed_table::{LimitNumber, PackedEntry};
-use super::shard::{Shard, SweepSteps};
+use super::shard::Shard;
 use super::state::Memory;
 use crate::fingerprint::{fingerprint, fingerprint_of};
 use crate::sync::MutexGuard;
@@ -28,11 +29,13 @@ impl Memory {
         }
     }
 
-    /// The most common check: a plain bucket, of a key whose entry is in its home bucket.
-    /// Everything else is left to the slower paths from the start: this function is short, so that
-    /// a CPU can begin the next check while the memory of this one is fetched.
+    /// The charge of the most common call: a check of one limit, whose number is known, and of a
+    /// key of one part.
     #[inline(always)]
-    pub(super) fn try_bucket_in_home_slot(&self, charge: &Charge<'_>) -> Option<Verdict> {
+    pub(super) fn plain_charge<'a>(&self, call: &Call<'a>) -> Option<PlainCharge<'a>> {
+        let (Op::Check, [charge], None) = (call.op, call.charges, call.idempotency_key) else {
+            return None;
+        };
         let limit: &RuleLimit = charge.limit;
         let part = charge.key.only().filter(|part| part.len() <= Key::MAX_LEN)?;
         if charge.caller.is_some() || limit.is_shadow() {
@@ -40,12 +43,21 @@ impl Memory {
         }
         let number = self.registry.known(limit)?;
         let fingerprint = fingerprint_of(limit.tag(), part);
+        Some(PlainCharge { limit, number, fingerprint, cost: charge.cost })
+    }
+
+    /// The most common check: a plain bucket, of a key whose entry is in its home bucket.
+    /// Everything else is left to the slower paths from the start: this function is short, so that
+    /// a CPU can begin the next check while the memory of this one is fetched.
+    #[inline(always)]
+    pub(super) fn try_bucket_in_home_slot(&self, charge: &PlainCharge<'_>) -> Option<Verdict> {
+        let &PlainCharge { limit, number, fingerprint, cost } = charge;
         let mut shard = self.shard(self.shard_of(fingerprint));
         // Read under the lock: an entry never sees time run backwards because a thread was slow.
         let now = self.now();
-        let words = shard.packed.words_at_home(fingerprint)?;
+        let words = shard.packed(Space::of(limit)).words_at_home(fingerprint)?;
         let state = PackedEntry::state_of(*words, number)?;
-        let (verdict, left) = limit.limit().decide_plainly(state, now, charge.cost)?;
+        let (verdict, left) = limit.limit().decide_plainly(state, now, cost)?;
         if left != state {
             *words = PackedEntry { limit: number, state: left }.to_words();
         }
@@ -57,15 +69,16 @@ impl Memory {
         let PackedCharge { limit, number, fingerprint, cost } = packed;
         let mut shard = self.shard(self.shard_of(fingerprint));
         let now = self.now();
-        let Some(index) = shard.packed.find(fingerprint) else {
+        let table = shard.packed(Space::of(limit));
+        let Some(index) = table.find(fingerprint) else {
             return self.insert_packed(&mut shard, packed, now);
         };
-        let entry = shard.packed.at(index).filter(|entry| entry.limit == number)?;
+        let entry = table.at(index).filter(|entry| entry.limit == number)?;
         let (verdict, left) = limit.limit().decide(Some(entry.state), &limit.moment(now), cost)?;
         match left.filter(|_| verdict.reset_after > Micros::ZERO) {
             Some(state) if state == entry.state => {}
-            Some(state) => shard.packed.set(index, PackedEntry { state, ..entry }),
-            None => shard.packed.remove(index),
+            Some(state) => table.set(index, PackedEntry { state, ..entry }),
+            None => table.remove(index),
         }
         Some(verdict)
     }
@@ -104,19 +117,15 @@ impl Memory {
         now: Micros,
     ) -> Option<Verdict> {
         let PackedCharge { limit, number, fingerprint, cost } = charge;
-        let has_slot = shard.packed.has_slot() && self.is_spacious();
-        if self.is_overflowing() || shard.has_cell(fingerprint) || !has_slot {
+        let space = Space::of(limit);
+        let has_slot = shard.packed(space).has_slot() && self.is_spacious(space);
+        if self.is_overflowing(space) || shard.has_cell(space, fingerprint) || !has_slot {
             return None;
         }
         let (verdict, left) = limit.limit().decide(None, &limit.moment(now), cost)?;
         if let Some(state) = left.filter(|_| verdict.reset_after > Micros::ZERO) {
-            shard.sweep_packed(
-                &self.registry,
-                SweepSteps::ON_INSERT.packed,
-                now,
-                Some((number, limit)),
-            );
-            shard.packed.insert(fingerprint, PackedEntry { limit: number, state });
+            let entry = PackedEntry { limit: number, state };
+            shard.insert_packed(limit, fingerprint, entry, &self.registry, now);
         }
         Some(verdict)
     }
@@ -138,7 +147,8 @@ impl Memory {
         for part in &parts {
             let shard = shard_of(&mut shards, self, part);
             // Several new keys may need slots of one shard.
-            let has_slots = shard.packed.growth(parts.len()) == 0 && self.is_spacious();
+            let space = Space::of(part.limit);
+            let has_slots = shard.packed(space).growth(parts.len()) == 0 && self.is_spacious(space);
             evaluated.push(self.evaluate(part, shard, has_slots, now)?);
         }
         let allowed = evaluated.iter().all(|one| one.after.0.allowed);
@@ -146,18 +156,15 @@ impl Memory {
             let (verdict, left) = if allowed { one.after } else { one.before };
             let left = left.filter(|_| verdict.reset_after > Micros::ZERO);
             let shard = shard_of(&mut shards, self, part);
-            match (shard.packed.find(part.fingerprint), left) {
+            let table = shard.packed(Space::of(part.limit));
+            let entry = |state| PackedEntry { limit: part.number, state };
+            match (table.find(part.fingerprint), left) {
                 (_, left) if left == one.found => {}
-                (Some(index), Some(state)) => {
-                    shard.packed.set(index, PackedEntry { limit: part.number, state });
-                }
-                (Some(index), None) => shard.packed.remove(index),
+                (Some(index), Some(state)) => table.set(index, entry(state)),
+                (Some(index), None) => table.remove(index),
                 (None, Some(state)) => {
-                    let known = Some((part.number, &**part.limit));
-                    shard.sweep_packed(&self.registry, SweepSteps::ON_INSERT.packed, now, known);
-                    shard
-                        .packed
-                        .insert(part.fingerprint, PackedEntry { limit: part.number, state });
+                    let (limit, registry) = (part.limit, &self.registry);
+                    shard.insert_packed(limit, part.fingerprint, entry(state), registry, now);
                 }
                 (None, None) => {}
             }
@@ -182,13 +189,12 @@ impl Memory {
         has_slots: bool,
         now: Micros,
     ) -> Option<PackedVerdict> {
-        let found = match shard.packed.find(part.fingerprint) {
-            Some(index) => {
-                Some(shard.packed.at(index).filter(|entry| entry.limit == part.number)?.state)
-            }
-            None if !has_slots || self.is_overflowing() || shard.has_cell(part.fingerprint) => {
-                return None;
-            }
+        let space = Space::of(part.limit);
+        let table = shard.packed_in(space);
+        let found = match table.find(part.fingerprint) {
+            Some(index) => Some(table.at(index).filter(|entry| entry.limit == part.number)?.state),
+            None if !has_slots || self.is_overflowing(space) => return None,
+            None if shard.has_cell(space, part.fingerprint) => return None,
             None => None,
         };
         let (limit, at) = (part.limit.limit(), part.limit.moment(now));
@@ -222,6 +228,15 @@ fn is_short(key: Key<'_>, caller: Option<&str>) -> bool {
 
 /// Largest number of charges on the fast path.
 const MAX_FAST_CHARGES: usize = 8;
+
+/// A check that is most likely of a plain bucket, in its home slot.
+#[derive(Clone, Copy)]
+pub(super) struct PlainCharge<'a> {
+    limit: &'a RuleLimit,
+    number: LimitNumber,
+    fingerprint: u64,
+    cost: Cost,
+}
 
 /// A charge to a limit whose state is packed.
 #[derive(Clone, Copy)]

@@ -16,8 +16,9 @@ use crate::sync::{Mutex, RwLock};
 /// A limit keeps its number as long as it is in use elsewhere or a packed state refers to it. After
 /// that the number is reused.
 ///
-/// Limits that come with calls are other instances with every call, so they are found by their
-/// content, and the registry keeps one instance of each. Its bytes are counted once.
+/// Limits that come with calls may be other instances with every call, so they are found by their
+/// content, and the registry keeps one instance of each. Its bytes are counted once. A caller that
+/// keeps this instance finds its number in it, as with the limit of a rule.
 #[derive(Debug)]
 pub(crate) struct LimitRegistry {
     /// Distinguishes this engine's numbers from those of others; never 0.
@@ -75,7 +76,7 @@ impl LimitRegistry {
         }
     }
 
-    /// The number of a limit of a rule; `None` if it cannot have one.
+    /// The number of a limit; `None` if it cannot have one, or comes with calls and has none yet.
     pub(crate) fn of(&self, limit: &Arc<RuleLimit>) -> Option<LimitNumber> {
         self.known(limit).or_else(|| self.look_up(limit))
     }
@@ -106,9 +107,15 @@ impl LimitRegistry {
             }
         };
         self.note_size(&limits);
+        self.set_known(limit, number);
+        Some(number)
+    }
+
+    /// Notes the number in the limit. It is valid as long as the caller has the limit: the number
+    /// of an instance that is in use elsewhere is not freed.
+    fn set_known(&self, limit: &RuleLimit, number: LimitNumber) {
         let known = self.engine * u64::from(LimitNumber::COUNT) + u64::from(number.get());
         limit.number().store(known, Ordering::Relaxed);
-        Some(number)
     }
 
     /// Whether states of the limit can be packed.
@@ -140,6 +147,10 @@ impl LimitRegistry {
             if !limits.by_content.contains_key(&hash) {
                 let number = limits.insert(limit)?;
                 limits.by_content.insert(hash, number);
+                // A caller that uses this very instance again does not have to look it up.
+                if Self::packs(limit) {
+                    self.set_known(limit, number);
+                }
                 self.budget.resized(0, Self::bytes(limit));
             }
             self.note_size(&limits);

@@ -57,6 +57,14 @@ impl Shard {
         }
     }
 
+    /// The same, to read.
+    pub(super) fn packed_in(&self, space: Space) -> &PackedTable {
+        match space {
+            Space::Rules => &self.packed,
+            Space::Adhoc => &self.adhoc_packed,
+        }
+    }
+
     pub(super) fn cells(&mut self, space: Space) -> &mut Table<Cell> {
         match space {
             Space::Rules => &mut self.cells,
@@ -92,8 +100,12 @@ impl Shard {
         self.packed.len() + self.cells.len() + adhoc
     }
 
-    pub(super) fn has_cell(&self, fingerprint: u64) -> bool {
-        self.cells.len() > 0 && self.cells.get(fingerprint.into()).is_some()
+    pub(super) fn has_cell(&self, space: Space, fingerprint: u64) -> bool {
+        let cells = match space {
+            Space::Rules => &self.cells,
+            Space::Adhoc => &self.adhoc_cells,
+        };
+        cells.len() > 0 && cells.get(fingerprint.into()).is_some()
     }
 
     /// Visits the next packed states and cells and removes those that have recovered.
@@ -108,16 +120,19 @@ impl Shard {
         self.cells(space).sweep(steps.cells, |cell| cell.is_recovered(now));
     }
 
-    /// Visits the next `steps` packed states of rules and removes those that have recovered. Most
-    /// are under the limit that is `known`.
-    pub(super) fn sweep_packed(
+    /// Inserts the state of a new key, and removes some that have recovered. Most are under the
+    /// same limit.
+    pub(super) fn insert_packed(
         &mut self,
+        limit: &RuleLimit,
+        fingerprint: u64,
+        entry: PackedEntry,
         registry: &LimitRegistry,
-        steps: usize,
         now: Micros,
-        known: Option<(LimitNumber, &RuleLimit)>,
     ) {
-        sweep_packed(&mut self.packed, registry, steps, now, known);
+        let (table, steps) = (self.packed(Space::of(limit)), SweepSteps::ON_INSERT.packed);
+        sweep_packed(table, registry, steps, now, Some((entry.limit, limit)));
+        table.insert(fingerprint, entry);
     }
 }
 

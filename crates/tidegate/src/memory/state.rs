@@ -121,9 +121,9 @@ impl Memory {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
 
-    /// Whether overflow buckets of rules are in use.
-    pub(super) fn is_overflowing(&self) -> bool {
-        self.overflow_cells.load(Ordering::Relaxed) > 0
+    /// Whether overflow buckets are in use.
+    pub(super) fn is_overflowing(&self, space: Space) -> bool {
+        self.overflow_cells(space).load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn overflow_cells(&self, space: Space) -> &AtomicUsize {
@@ -156,9 +156,10 @@ impl Memory {
     }
 
     /// Whether so much of the budget of states is free that a new key of any rule may take some.
-    pub(super) fn is_spacious(&self) -> bool {
+    /// Limits that come with calls have no shares.
+    pub(super) fn is_spacious(&self, space: Space) -> bool {
         let state = &self.budgets.state;
-        state.used() <= Self::MAX_RULE_SHARE * state.room()
+        space == Space::Adhoc || state.used() <= Self::MAX_RULE_SHARE * state.room()
     }
 
     /// Whether there is room for charges that may be left out: at most half of what states can take
@@ -181,7 +182,7 @@ impl Memory {
     /// Whether a rule may take room for a new key: what it has is at most eight times what is free.
     /// So a flood of one rule leaves a ninth to the others.
     pub(super) fn has_share(&self, shard: &Shard, limit: &RuleLimit, now: Micros) -> bool {
-        if limit.is_per_call() || self.is_spacious() {
+        if self.is_spacious(Space::of(limit)) {
             return true;
         }
         let (state, shards) = (&self.budgets.state, self.shards.len());
