@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use governor::{DefaultKeyedRateLimiter, Quota};
-use tidegate::{Call, Charge, Cost, Engine, Limiter, Memory, Op, Rule, RuleLimit};
+use smallvec::SmallVec;
+use tidegate::{Call, Charge, Cost, Decision, Engine, Limiter, Memory, Op, Rule, RuleLimit};
 
 use crate::keys::Part;
 
@@ -50,12 +51,13 @@ impl Allowance {
 pub(crate) type Make = fn(Allowance) -> Box<dyn Contender>;
 
 /// All contenders by name.
-pub(crate) const ALL: [(&str, Make); 5] = [
+pub(crate) const ALL: [(&str, Make); 6] = [
     ("table", |allowance| Box::new(Table::new(&allowance.notation()))),
     ("limiter", |allowance| Box::new(Whole::new(&allowance.notation()))),
     ("governor", |allowance| Box::new(Governor::new(allowance))),
     ("allow", |allowance| Box::new(Allow(Whole::new(&allowance.notation())))),
     ("gcra", |allowance| Box::new(Gcra::new(allowance))),
+    ("many", |allowance| Box::new(Many(Table::new(&allowance.notation())))),
 ];
 
 /// Enough for every case except the flood.
@@ -91,6 +93,42 @@ impl Contender for Table {
         match keys {
             Part::Numbers(keys) => count(keys, |key| self.check(&key.to_ne_bytes())),
             Part::Texts(keys) => count(keys, |key| self.check(key.as_bytes())),
+        }
+    }
+}
+
+/// The memory engine alone, called with 16 charges at a time.
+struct Many(Table);
+
+impl Many {
+    const AT_ONCE: usize = 16;
+
+    fn count<'k>(&self, keys: impl Iterator<Item = tidegate::Key<'k>>) -> usize {
+        let Self(Table { memory, limit }) = self;
+        let charge = |key| [Charge { limit, key, cost: Cost::ONE, caller: None }];
+        let charges: SmallVec<[[Charge<'_>; 1]; Self::AT_ONCE]> = keys.map(charge).collect();
+        let call = |charges| Call { op: Op::Check, charges, idempotency_key: None };
+        let calls: SmallVec<[Call<'_>; Self::AT_ONCE]> =
+            charges.iter().map(|charges| call(charges.as_slice())).collect();
+        let decided = black_box(memory.decide_many(&calls).now().unwrap());
+        decided.iter().filter(|one| one.as_ref().is_ok_and(Decision::allowed)).count()
+    }
+}
+
+impl Contender for Many {
+    fn allowed(&self, keys: Part<'_>) -> usize {
+        match keys {
+            Part::Numbers(keys) => {
+                let bytes = |keys: &[u64]| -> SmallVec<[[u8; 8]; Self::AT_ONCE]> {
+                    keys.iter().map(|key| key.to_ne_bytes()).collect()
+                };
+                let group = |keys| self.count(bytes(keys).iter().map(|key| key.as_slice().into()));
+                keys.chunks(Self::AT_ONCE).map(group).sum()
+            }
+            Part::Texts(keys) => {
+                let group = |keys: &[String]| self.count(keys.iter().map(Into::into));
+                keys.chunks(Self::AT_ONCE).map(group).sum()
+            }
         }
     }
 }

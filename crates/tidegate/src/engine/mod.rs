@@ -14,7 +14,7 @@ mod quantity;
 mod rule;
 mod rule_limit;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -56,6 +56,18 @@ pub trait Engine: Send + Sync + 'static {
         self.decide(*call).now()
     }
 
+    /// Decides independent calls in their order, each exactly as if alone. The results are in the
+    /// same order; an error of a call is its own result.
+    ///
+    /// An engine that has to wait decides them at the same time, so that a store gets them
+    /// together.
+    fn decide_many<'a>(
+        &'a self,
+        calls: &'a [Call<'a>],
+    ) -> EngineFuture<'a, Vec<Result<Decision, EngineError>>> {
+        decide_each(calls.iter().map(|call| self.decide(*call)).collect())
+    }
+
     /// Whether [`decide`](Self::decide) never has to wait. A caller of such an engine needs neither
     /// a runtime nor a future that owns the call.
     fn is_synchronous(&self) -> bool {
@@ -95,6 +107,13 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     #[inline]
     fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
         (**self).decide_now(call)
+    }
+
+    fn decide_many<'a>(
+        &'a self,
+        calls: &'a [Call<'a>],
+    ) -> EngineFuture<'a, Vec<Result<Decision, EngineError>>> {
+        (**self).decide_many(calls)
     }
 
     fn is_synchronous(&self) -> bool {
@@ -142,6 +161,29 @@ impl<T> EngineFuture<'_, T> {
             Self::Pending(_) => Err(Refusal::NotImmediate.into()),
         }
     }
+}
+
+/// All results, in order, once each is ready. They are polled in order.
+fn decide_each(
+    mut all: Vec<EngineFuture<'_, Decision>>,
+) -> EngineFuture<'_, Vec<Result<Decision, EngineError>>> {
+    if all.iter().all(|one| matches!(one, EngineFuture::Ready(_))) {
+        return EngineFuture::Ready(Ok(all.into_iter().map(EngineFuture::now).collect()));
+    }
+    EngineFuture::Pending(Box::pin(poll_fn(move |context| {
+        let mut waits = false;
+        for one in &mut all {
+            let EngineFuture::Pending(future) = one else { continue };
+            match future.as_mut().poll(context) {
+                Poll::Ready(result) => *one = EngineFuture::Ready(result),
+                Poll::Pending => waits = true,
+            }
+        }
+        match waits {
+            true => Poll::Pending,
+            false => Poll::Ready(Ok(all.drain(..).map(EngineFuture::now).collect())),
+        }
+    })))
 }
 
 /// Polled after completion, it returns [`Refusal::AlreadyPolled`].

@@ -1,8 +1,9 @@
 //! The interface for programs. Imports: clock, engine, fingerprint, key, memory, network, policy.
 //!
-//! - `check`, `update`: builders of a check and of an update. `wait`: waiting until a check can
-//!   pass. `wait_queue`: FIFO queues of waiting callers. `waiter_filter`, `wait_hashes`: keys that
-//!   others wait for. `plain_check`: checks of such keys. `poll_once`: futures that are ready.
+//! - `check`, `update`: builders of a check and of an update. `check_many`: independent checks at
+//!   once. `wait`: waiting until a check can pass. `wait_queue`: FIFO queues of waiting callers.
+//!   `waiter_filter`, `wait_hashes`: keys that others wait for. `plain_check`: checks of such keys.
+//!   `poll_once`: futures that are ready.
 //! - `reservation`: permits reserved, then committed or cancelled. `hold_guard`: hold that is
 //!   settled on drop. `hold_settlement`: the end of a hold, sent until the store confirms it.
 //!   `settlement_counts`: those that it did not confirm.
@@ -15,6 +16,7 @@
 #[cfg(feature = "macros")]
 pub mod attribute;
 mod check;
+mod check_many;
 mod enter;
 mod global;
 mod hold_guard;

@@ -46,6 +46,12 @@ impl Memory {
         Some(PlainCharge { limit, number, fingerprint, cost: charge.cost })
     }
 
+    /// Fetches the home bucket of a charge, and does not wait for it.
+    pub(super) fn prefetch(&self, charge: &PlainCharge<'_>) {
+        let shard = self.shard(self.shard_of(charge.fingerprint));
+        shard.packed_in(Space::of(charge.limit)).prefetch_home(charge.fingerprint);
+    }
+
     /// The most common check: a plain bucket, of a key whose entry is in its home bucket.
     /// Everything else is left to the slower paths from the start: this function is short, so that
     /// a CPU can begin the next check while the memory of this one is fetched.

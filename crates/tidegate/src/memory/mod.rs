@@ -7,7 +7,8 @@
 //!   room.
 //! - `shard`, `packed_table`, `cell`, `table`, `id_table`, `records`: what is stored. `slot_index`:
 //!   the index of tables. `limit_registry`: limits by number, as packed states name them. `budget`:
-//!   bytes, by kind of memory. `rule_records`: how many of a kind each rule has.
+//!   bytes, by kind of memory. `rule_records`: how many of a kind each rule has. `prefetch`: the
+//!   only unsafe code.
 
 mod budget;
 mod builder;
@@ -21,6 +22,7 @@ mod id_table;
 mod limit_registry;
 mod locked_shards;
 mod packed_table;
+mod prefetch;
 mod records;
 mod rule_records;
 mod settle;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidegate_core::Packed;
 
 use super::budget::Budget;
+use super::prefetch::prefetch;
 
 /// Packed states by fingerprint, with the number of their limit.
 ///
@@ -170,6 +171,15 @@ impl PackedTable {
         let home = self.home(fingerprint);
         let bucket = self.buckets.get_mut(home)?;
         bucket.states.get_mut(index_of(&bucket.fingerprints, fingerprint))
+    }
+
+    /// Fetches the home bucket of a key into the cache, without waiting for it.
+    #[inline(always)]
+    pub(crate) fn prefetch_home(&self, fingerprint: u64) {
+        if let Some(bucket) = self.buckets.get(self.home(nonzero(fingerprint))) {
+            prefetch(&bucket.fingerprints);
+            prefetch(&bucket.states[PackedBucket::SLOTS - 1]);
+        }
     }
 
     /// The entry at an index.

@@ -8,6 +8,7 @@
 mod breaker;
 mod budgets;
 mod changed_limits;
+mod check_many;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod deny_cache;
