@@ -163,6 +163,7 @@ fn a_bad_body_is_refused_by_every_call_that_takes_one() {
     let server = start();
     let before = state(&server);
     for (method, path) in [
+        ("POST", "/v1/check-many"),
         ("POST", "/v1/record"),
         ("POST", "/v1/refund"),
         ("POST", "/v1/reserve"),

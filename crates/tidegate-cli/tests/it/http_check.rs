@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use testkit::server::ServerProcess;
 use testkit::timing::compare_with_goal;
 use tidegate::{Clock, SystemClock};
+use tidegate_model::TraceRng;
 
 const POLICY: &str = r#"
 rules:
@@ -45,6 +46,84 @@ fn a_decision_equals_the_documented_one_exactly() {
     let wait = denied["retry_after_ms"].as_u64().unwrap();
     assert!((3_500_000..=3_600_000).contains(&wait), "{wait}");
     assert_eq!(denied["rules"][0]["retry_after_ms"], wait);
+}
+
+/// Without the fields that depend on the time.
+fn without_times(mut body: Value) -> Value {
+    let times = ["retry_after_ms", "reset_after_ms"];
+    let mut remove = |body: &mut Value| {
+        let is_zero = |time: &Value| time.as_u64() == Some(0);
+        let fields = body.as_object_mut().unwrap();
+        fields.retain(|name, value| !times.contains(&&**name) || is_zero(value));
+    };
+    remove(&mut body);
+    body.get_mut("rules")
+        .into_iter()
+        .flat_map(|rules| rules.as_array_mut().unwrap())
+        .for_each(remove);
+    body
+}
+
+#[test]
+fn independent_checks_decide_in_order_and_each_as_if_alone() {
+    let [alone, together] = [(), ()].map(|()| ServerProcess::with_policy(POLICY));
+    let mut rng = TraceRng::new(11);
+    let (mut allowed, mut denied, mut invalid) = (0, 0, 0);
+    for count in [1, 2, 15, 16, 17, 40, 100, 256] {
+        let checks: Vec<Value> = (0..count)
+            .map(|_| {
+                let key = rng.pick(&["a", "b", "c", "friend", "foe"]);
+                let cost = rng.pick(&[1, 1, 1, 0, 2, 100]);
+                match rng.below(12) {
+                    0 => json!({ "rule": "missing", "key": key }),
+                    1 => json!({ "limit": "5/x", "key": key }),
+                    2 => json!({ "limit": "5/h", "rule": "five", "key": key }),
+                    3 => json!({ "limit": "fixed-window 7/d", "key": key, "cost": cost }),
+                    4 => json!({ "rule": "address", "key": null }),
+                    5 => json!({ "rule": "five", "key": "x".repeat(1_025) }),
+                    _ => {
+                        let rule = rng.pick(&["five", "hour", "two", "nothing", "listed"]);
+                        json!({ "rule": rule, "key": [key, "part"], "cost": cost })
+                    }
+                }
+            })
+            .collect();
+        let response = together.post("/v1/check-many", &json!({ "checks": checks }));
+        assert_eq!(response.status, 200, "{}", response.body);
+        let results = response.json()["results"].as_array().unwrap().clone();
+        assert_eq!(results.len(), checks.len());
+        for (check, result) in checks.iter().zip(results) {
+            let expected = alone.post("/v1/check", check);
+            match expected.status {
+                200 => allowed += 1,
+                429 => denied += 1,
+                _ => invalid += 1,
+            }
+            assert_eq!(without_times(result), without_times(expected.json()), "{check}");
+        }
+    }
+    assert!(allowed > 50 && denied > 50 && invalid > 50, "{allowed} {denied} {invalid}");
+    // Both servers have counted the same.
+    let counted = |server: &ServerProcess| {
+        let text = server.get("/metrics").body;
+        let lines = text.lines().filter(|line| line.starts_with("tidegate_checks_total"));
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(counted(&alone), counted(&together));
+}
+
+#[test]
+fn a_batch_of_more_than_256_checks_or_none_is_refused_and_charges_nothing() {
+    let server = ServerProcess::with_policy(POLICY);
+    let one = json!({ "rule": "five", "key": "k" });
+    for checks in [vec![], vec![one.clone(); 257]] {
+        let refused = server.post("/v1/check-many", &json!({ "checks": checks }));
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("checks")));
+    }
+    let unused =
+        server.post("/v1/check-many", &json!({ "checks": [{ "rule": "five", "min": 1 }] }));
+    assert_eq!(unused.json()["results"][0]["field"], "min");
+    assert_eq!(server.post("/v1/check", &one).json()["remaining"], 4);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use testkit::schema::JsonSchemas;
 use testkit::server::{ServerProcess, ServerResponse, TempFolder};
 
 /// Every path and its methods. The document must not contain others.
-const ADDRESSES: [(&str, &str); 22] = [
+const ADDRESSES: [(&str, &str); 23] = [
     ("/healthz", "get"),
     ("/metrics", "get"),
     ("/openapi.json", "get"),
@@ -15,6 +15,7 @@ const ADDRESSES: [(&str, &str); 22] = [
     ("/v1/authorize", "delete get head options patch post put trace"),
     ("/v1/cancel", "post"),
     ("/v1/check", "post"),
+    ("/v1/check-many", "post"),
     ("/v1/commit", "post"),
     ("/v1/explain", "get"),
     ("/v1/extend", "post"),
@@ -201,7 +202,7 @@ fn every_example_request_succeeds() {
         operation.check(&document, &response).unwrap();
         sent += 1;
     }
-    assert_eq!(sent, 12);
+    assert_eq!(sent, 13);
 }
 
 /// The schema of a body and the server refuse the same bodies.
@@ -218,6 +219,15 @@ fn what_the_schema_of_a_body_refuses_the_server_refuses() {
                 "rule": [1, true, {}, []], "limit": [1, []], "key": [1, {}, [1], [[]], vec!["x"; 17]],
                 "cost": [-1, 0.5, "1", [], 4_294_967_297_u64], "checks": [{}, [], [1], [{ "x": 1 }]],
                 "id": [1, "", "x".repeat(65)], "wait_ms": [-1, "1", 60_001], "other": [null, 1],
+            }),
+        ),
+        (
+            "post",
+            "/v1/check-many",
+            json!({ "checks": [{ "rule": "login", "key": "k" }] }),
+            json!({
+                "checks": [null, {}, [], [1], [{ "x": 1 }], vec![json!({ "rule": "login" }); 257]],
+                "id": ["a"], "rule": ["login"], "wait_ms": [1],
             }),
         ),
         (
@@ -469,9 +479,10 @@ fn a_check_names_a_rule_or_a_limit_or_several_checks() {
 }
 
 /// Calls decided by `on_store_failure`, and calls that need no store and return 503 under load.
-const ANSWERED_ALONE: [&str; 7] = [
+const ANSWERED_ALONE: [&str; 8] = [
     "/v1/authorize",
     "/v1/check",
+    "/v1/check-many",
     "/v1/explain",
     "/v1/live",
     "/v1/record",
@@ -805,6 +816,16 @@ impl Servers {
             ]);
             self.faulty_bodies("post", path, all);
         }
+        let post = |body: &Value| Request::new("post", "/v1/check-many").json(body);
+        let one = json!({ "rule": "login", "key": "many", "cost": 4 });
+        let others = [json!({ "limit": "5/x" }), json!({ "rule": "missing" })];
+        all.extend([
+            (&self.open, post(&json!({ "checks": [one, one, others[0], others[1]] }))),
+            (&self.open, post(&json!({ "checks": [] }))),
+            (&self.guarded, post(&json!({ "checks": [one] }))),
+            (&self.without_store, post(&json!({ "checks": [one] }))),
+        ]);
+        self.faulty_bodies("post", "/v1/check-many", all);
     }
 
     fn settling<'s>(&'s self, all: &mut Vec<(&'s ServerProcess, Request)>) {

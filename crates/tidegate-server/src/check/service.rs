@@ -45,6 +45,8 @@ impl CheckService {
     pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
     /// The maximum number of checks in one call.
     pub const MAX_CHECKS: usize = 16;
+    /// The maximum number of independent checks in one call.
+    pub const MAX_INDEPENDENT: usize = 256;
 
     /// A service on this engine that starts with the policy `active`.
     pub fn new(engine: Arc<dyn Engine>, active: ActivePolicy, metrics: Arc<Metrics>) -> Self {
@@ -218,6 +220,47 @@ impl CheckService {
         }
         let key = checks.first().filter(|_| checks.len() == 1).map(|check| check.key);
         self.decide(active, operation, &plan, CallContext { idempotency_key, key, now }).await
+    }
+
+    /// Decides independent checks in their order, each as [`run`](Self::run) would alone: one
+    /// without a cost peeks. The results are in the same order.
+    pub async fn check_many(
+        &self,
+        checks: &[RuleCheck<'_>],
+    ) -> Vec<Result<CheckDecision, CheckError>> {
+        if let Some(active) = self.lock_policy() {
+            let decided = poll_now(async { Ok(self.check_many_under(&active, checks).await) });
+            return decided.unwrap_or_else(|error: CheckError| vec![Err(error); checks.len()]);
+        }
+        let active = self.active();
+        self.check_many_under(&active, checks).await
+    }
+
+    async fn check_many_under(
+        &self,
+        active: &ActivePolicy,
+        checks: &[RuleCheck<'_>],
+    ) -> Vec<Result<CheckDecision, CheckError>> {
+        let now = self.clock.now();
+        let operation = |check: &RuleCheck<'_>| match check.cost {
+            0 => Operation::Peek,
+            _ => Operation::Check,
+        };
+        let plan = |check| {
+            let op = operation(check).op();
+            Ok((op, active.plan(std::slice::from_ref(check), op, now)?))
+        };
+        let plans: Vec<Result<(Op<'_>, Plan<'_>), CheckError>> = checks.iter().map(plan).collect();
+        let planned: Vec<(Op<'_>, &Plan<'_>)> =
+            plans.iter().flatten().map(|(op, plan)| (*op, plan)).collect();
+        let mut results = self.limiter.decide_many(&planned).await.into_iter();
+        let decided = |(check, planned): (&RuleCheck<'_>, Result<(_, Plan<'_>), CheckError>)| {
+            let (_, plan) = planned?;
+            let context = CallContext { idempotency_key: None, key: Some(check.key), now };
+            let result = results.next().unwrap_or(Err(Refusal::NotImmediate.into()));
+            self.decided(active, operation(check), &plan, context, result)
+        };
+        checks.iter().zip(plans).map(decided).collect()
     }
 
     /// Checks a request that the rules of the policy are matched against. `describe` gets the
@@ -422,6 +465,24 @@ impl CheckService {
             Operation::Wait(timeout) => or_denied(check.wait(timeout).await),
             _ => check.await,
         };
+        let decided = self.decided(active, operation, plan, context, result)?;
+        let (ttl, decision) =
+            (ttl.filter(|_| decided.decision.hold().is_some()), &decided.decision);
+        // Without a limit that counts it, an exempt key is granted everything.
+        let granted = range.filter(|_| decision.allowed());
+        let granted = granted.map(|range| decision.granted().unwrap_or(range.want()));
+        Ok(CheckDecision { ttl, granted, ..decided })
+    }
+
+    /// Counts the result of a plan of `active`.
+    fn decided(
+        &self,
+        active: &ActivePolicy,
+        operation: Operation,
+        plan: &Plan<'_>,
+        context: CallContext<'_>,
+        result: Result<Decision, EngineError>,
+    ) -> Result<CheckDecision, CheckError> {
         let mut decision = match result {
             Ok(decision) => decision,
             Err(error) => {
@@ -435,12 +496,9 @@ impl CheckService {
             self.accounting.count(plan, &decision, context.key, active, context.now);
             active.retry_jitter.iter().for_each(|jitter| decision.jitter_retry_after(*jitter));
         }
-        let ttl = ttl.filter(|_| decision.hold().is_some());
         let (limits, headers) = (plan.limits().cloned().collect(), active.headers);
         let id_retention = context.idempotency_key.and_then(|_| self.short_id_retention());
-        // Without a limit that counts it, an exempt key is granted everything.
-        let granted = range.filter(|_| decision.allowed());
-        let granted = granted.map(|range| decision.granted().unwrap_or(range.want()));
+        let (granted, ttl) = (None, None);
         let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
         self.accounting.trace(&decision);
         Ok(decision)

@@ -15,7 +15,7 @@ use tidegate::policy::RuleTarget;
 use tidegate::pricing::TokenUsage;
 use tidegate::{Cost, Key, Micros, Refusal, RuleCheck, RuleCost, RuleLimit, Verdict, Wait};
 
-use super::problem::HttpProblem;
+use super::problem::{HttpProblem, ProblemBody};
 use crate::check::{CheckDecision, CheckError, CheckService, ModelUsage, QuantityRange};
 
 /// Key to check: a string, or several parts. At most 1024 bytes in total.
@@ -105,6 +105,42 @@ pub(crate) struct CheckItem {
     #[serde(default)]
     #[schemars(range(min = 1, max = 4_294_967_296_u64))]
     pub min: Option<u64>,
+}
+
+/// Independent checks.
+#[derive(Clone, Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CheckManyBody {
+    /// Up to 256 checks, each decided as if alone, in order.
+    #[schemars(with = "Vec<CheckItem>", length(min = 1, max = 256))]
+    pub checks: Vec<StrictObject<CheckItem>>,
+}
+
+impl CheckItem {
+    /// The check, if it is independent of others.
+    pub(crate) fn check(&self, service: &CheckService) -> Result<RuleCheck<'_>, HttpProblem> {
+        if self.min.is_some() {
+            return Err(HttpProblem::field("min", "not used by this call; remove it"));
+        }
+        check(service, "", &self.rule, &self.limit, &self.key, self.cost)
+    }
+}
+
+/// Results of independent checks.
+#[derive(Serialize, JsonSchema, Debug)]
+pub(crate) struct CheckManyResponse<'a> {
+    /// One for each check, in order.
+    pub results: Vec<CheckResultBody<'a>>,
+}
+
+/// The result of one of several independent checks.
+#[derive(Serialize, JsonSchema, Debug)]
+#[serde(untagged)]
+pub(crate) enum CheckResultBody<'a> {
+    /// What `POST /v1/check` returns with status 200 or 429.
+    Decision(DecisionBody<'a>),
+    /// What it returns with another status.
+    Problem(&'a ProblemBody),
 }
 
 /// A check of one rule or limit, or of several at once: the body of several calls, each of which

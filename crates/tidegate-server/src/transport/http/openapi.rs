@@ -11,7 +11,9 @@ use super::handlers::overrides::{OverrideBody, OverrideChangeBody, OverridesBody
 use super::handlers::rules::{RuleBody, RulesBody};
 use super::handlers::simulate::{SimulateBody, SimulateResponse};
 use super::handlers::status::StatusBody;
-use super::json::{CallBody, CheckBody, DecisionBody, SettleBody, SettlementBody};
+use super::json::{
+    CallBody, CheckBody, CheckManyBody, CheckManyResponse, DecisionBody, SettleBody, SettlementBody,
+};
 use super::problem::ProblemBody;
 use super::response;
 use crate::check::explain::Explanation;
@@ -78,11 +80,13 @@ fn schemas() -> Value {
     });
     let mut requests = settings.clone().for_deserialize().into_generator();
     requests.subschema_for::<CheckBody>();
+    requests.subschema_for::<CheckManyBody>();
     requests.subschema_for::<OverrideChangeBody>();
     requests.subschema_for::<RuleFile>();
     requests.subschema_for::<SettleBody>();
     requests.subschema_for::<SimulateBody>();
     let mut responses = settings.for_serialize().into_generator();
+    responses.subschema_for::<CheckManyResponse<'_>>();
     responses.subschema_for::<DecisionBody<'_>>();
     responses.subschema_for::<Explanation>();
     responses.subschema_for::<InspectionBody<'_>>();

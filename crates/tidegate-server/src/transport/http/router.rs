@@ -15,7 +15,8 @@ use tower::Service;
 
 use super::guard::{from_own_site, has_host, missing_host, refuse_other_sites};
 use super::handlers::{
-    check, envoy_json, forward_auth, keys, live, overrides, reservation, rules, simulate, status,
+    check, check_many, envoy_json, forward_auth, keys, live, overrides, reservation, rules,
+    simulate, status,
 };
 use super::measure::measure;
 use super::openapi;
@@ -45,6 +46,7 @@ pub fn router(app: AppState, grpc: &GrpcServices, pages: Router) -> HttpService 
     });
     let all = api
         .route("/v1/check", call(check::check))
+        .route("/v1/check-many", call(check_many::check_many))
         .route("/v1/record", call(check::record))
         .route("/v1/refund", call(check::refund))
         .route("/v1/reserve", call(reservation::reserve))

@@ -2,6 +2,7 @@
 //! response, run_blocking, state.
 
 pub(crate) mod check;
+pub(crate) mod check_many;
 pub(crate) mod envoy_json;
 pub(crate) mod forward_auth;
 pub(crate) mod keys;
