@@ -16,8 +16,8 @@
 //! - Feature `http`: [`http`], [`upstream`]. They import `tidegate-tower`.
 //! - Feature `grpc`: [`grpc`].
 //! - Feature `server`, which imports `tidegate-server`:
-//!   - The binary: [`server`], [`process`], [`console_blocks`], [`pty`]. In process:
-//!     [`server_in_process`], [`resp_listener`].
+//!   - The binary: [`server`], [`listening_process`], [`process`], [`console_blocks`], [`pty`]. In
+//!     process: [`server_in_process`], [`resp_listener`].
 //!   - Clients: [`raw_http`], [`resp`], [`envoy`], [`tls_client`], [`browser`]. Checks of replies:
 //!     `regex`, [`schema`].
 //!   - A control plane in process: [`control_plane`].
@@ -74,6 +74,8 @@ pub mod console_blocks;
 pub mod control_plane;
 #[cfg(feature = "server")]
 pub mod envoy;
+#[cfg(feature = "server")]
+pub mod listening_process;
 #[cfg(feature = "server")]
 mod pip_program;
 #[cfg(feature = "server")]

@@ -187,6 +187,13 @@ impl RawHttpConnection {
         self.0.get_mut().write_all(bytes)
     }
 
+    /// The next line of any protocol.
+    pub fn first_line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("the listener replies");
+        line
+    }
+
     pub fn receive(&mut self) -> ServerResponse {
         self.try_receive().expect("the listener responds")
     }

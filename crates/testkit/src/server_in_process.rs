@@ -28,10 +28,12 @@ impl InProcessServer {
         let options = ServerOptions {
             source: PolicySource::Sample,
             store: None,
-            http: any,
-            resp: any,
-            grpc: any,
+            http: Some(any),
+            http_routes: Default::default(),
+            resp: Some(any),
+            grpc: Some(any),
             health: None,
+            metrics: None,
             envoy: Default::default(),
             listeners,
             traces: None,
@@ -40,6 +42,7 @@ impl InProcessServer {
             runtime_file: None,
             ready_when: Default::default(),
             tokens,
+            without_token: Vec::new(),
             exposure: Exposure::Guarded,
         };
         let runtime = Runtime::new().expect("a runtime");

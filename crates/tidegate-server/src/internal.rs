@@ -18,7 +18,7 @@ pub mod console {
 }
 pub mod observe {
     pub mod logging {
-        pub use crate::observe::logging::{LogFormat, init};
+        pub use crate::observe::logging::{LogFormat, init, init_at};
     }
     pub mod metrics {
         pub use crate::observe::metrics::{ListenerKind, Metrics};

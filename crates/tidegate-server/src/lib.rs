@@ -6,7 +6,7 @@
 //! /// What `tidegate serve` does with the options of its command line.
 //! async fn serve(options: ServerOptions) -> Result<(), Box<dyn std::error::Error>> {
 //!     let server = Server::bind(options).await?;
-//!     println!("http://{}, RESP on {}", server.http_address()?, server.resp_address()?);
+//!     println!("HTTP on {:?}, RESP on {:?}", server.http_address(), server.resp_address());
 //!     let stop = async { drop(tokio::signal::ctrl_c().await) };
 //!     server.run(stop).await;
 //!     Ok(())
@@ -48,11 +48,13 @@ pub(crate) mod transport;
 pub(crate) mod xds;
 
 pub use check::WaitLimits;
+pub use observe::metrics::ListenerKind;
 pub use observe::otlp::OtlpOptions;
 pub use policy::{EnvoyOrigin, EnvoySource, PolicySource};
 pub use readiness::ReadyWhen;
-pub use server::{EnvoyOptions, Exposure, Server, ServerOptions};
+pub use server::{EnvoyOptions, Exposure, HttpRoutes, Server, ServerOptions};
 pub use store::{Store, StoreError};
+pub use tls::{ListenerTls, TlsSources};
 pub use transport::allowed_hosts::{HostName, InvalidHostName};
 pub use transport::auth::AuthTokens;
 pub use transport::envoy::settings::{EnvoySettings, ResponseHeaders};

@@ -27,6 +27,7 @@ use crate::readiness::ReadyWhen;
 use crate::shutdown::{self, Shutdown};
 use crate::store::{EngineStack, Store, StoreError};
 use crate::store_monitor::StoreMonitor;
+use crate::tls::ServerTls;
 use crate::transport::allowed_hosts::{AllowedHosts, HostName};
 use crate::transport::auth::AuthTokens;
 use crate::transport::envoy;
@@ -38,6 +39,7 @@ use crate::transport::listener::accept::{Acceptor, listen};
 use crate::transport::listener::connection_limit::ConnectionLimit;
 use crate::transport::listener::exposure;
 pub use crate::transport::listener::exposure::Exposure;
+use crate::transport::listener::exposure::{ExposureWarning, ListenerGuards};
 use crate::transport::listener::{self, http_connection};
 use crate::transport::resp;
 use crate::xds::{XdsClient, XdsOptions, XdsStart};
@@ -49,20 +51,26 @@ pub struct ServerOptions {
     pub source: PolicySource,
     /// The store; if `None`, the one that the policy names, or memory.
     pub store: Option<Store>,
-    /// HTTP listen address.
-    pub http: SocketAddr,
+    /// HTTP listen address; `None` turns the listener off, here and below.
+    pub http: Option<SocketAddr>,
+    /// What the HTTP listener serves.
+    pub http_routes: HttpRoutes,
     /// RESP listen address.
-    pub resp: SocketAddr,
+    pub resp: Option<SocketAddr>,
     /// gRPC listen address.
-    pub grpc: SocketAddr,
+    pub grpc: Option<SocketAddr>,
     /// Listen address of `/healthz` and `/readyz` alone; `None` serves them over HTTP only.
     pub health: Option<SocketAddr>,
+    /// Listen address of `/metrics` alone; `None` serves it over HTTP only.
+    pub metrics: Option<SocketAddr>,
     /// Options of Envoy's rate limit service.
     pub envoy: EnvoyOptions,
     /// Certificates, timeouts and connection limit of the listeners.
     pub listeners: listener::ListenerOptions,
     /// API and admin tokens.
     pub tokens: AuthTokens,
+    /// Listeners whose checks need no token.
+    pub without_token: Vec<ListenerKind>,
     /// Whether other machines may connect without authentication.
     pub exposure: Exposure,
     /// Tracing; off if `None`.
@@ -75,6 +83,34 @@ pub struct ServerOptions {
     pub runtime_file: Option<PathBuf>,
     /// When the server reports that it is ready.
     pub ready_when: ReadyWhen,
+}
+
+/// What the HTTP listener serves.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum HttpRoutes {
+    /// The API, the console, metrics and probes.
+    #[default]
+    All,
+    /// What envoyproxy/ratelimit serves: `/json` and `/healthcheck`; and the probes.
+    Ratelimit,
+}
+
+impl HttpRoutes {
+    fn router(
+        self,
+        app: http::AppState,
+        grpc: &GrpcServices,
+        console: Arc<ConsoleState>,
+    ) -> http::HttpService {
+        match self {
+            Self::All => {
+                let pages = console::router(ConsoleContext { app: app.clone(), console });
+                let grpc = grpc.with_tokens(app.tokens.clone());
+                http::router(app, &grpc, pages)
+            }
+            Self::Ratelimit => http::ratelimit_router(app),
+        }
+    }
 }
 
 /// Options of Envoy's rate limit service.
@@ -94,7 +130,8 @@ pub struct EnvoyOptions {
 pub struct Server {
     service: Arc<CheckService>,
     policies: Arc<PolicyManager>,
-    tokens: Arc<AuthTokens>,
+    tokens: ListenerTokens,
+    http_routes: HttpRoutes,
     options: listener::ListenerOptions,
     listeners: BoundListeners,
     envoy: Arc<EnvoyService>,
@@ -109,31 +146,110 @@ pub struct Server {
 }
 
 struct BoundListeners {
-    http: TcpListener,
-    resp: TcpListener,
-    grpc: TcpListener,
+    http: Option<TcpListener>,
+    resp: Option<TcpListener>,
+    grpc: Option<TcpListener>,
     health: Option<TcpListener>,
+    metrics: Option<TcpListener>,
 }
 
 impl BoundListeners {
-    /// Binds HTTP, RESP, gRPC and health; RESP and health belong to threads of their own.
-    fn bind(
-        [http, resp, grpc]: [SocketAddr; 3],
-        health: Option<SocketAddr>,
-        workers: &ListenerRuntimes,
-    ) -> Result<Self, StartError> {
-        let bind = |address| listen(address).map_err(|error| StartError::Bind(address, error));
-        let bind_on = |address, runtime: &OwnRuntime| {
+    /// Binds all listeners; RESP and health belong to threads of their own.
+    fn bind(options: &ListenAddresses, workers: &ListenerRuntimes) -> Result<Self, StartError> {
+        let bind = |flag, address: Option<SocketAddr>| {
+            let bound = address.map(|address| {
+                listen(address).map_err(|error| StartError::Bind(flag, address, error))
+            });
+            bound.transpose()
+        };
+        let bind_on = |flag, address, runtime: &OwnRuntime| {
             let _runtime = runtime.handle().enter();
-            bind(address)
+            bind(flag, address)
         };
-        let (http, grpc) = (bind(http)?, bind(grpc)?);
-        let resp = bind_on(resp, &workers.resp)?;
-        let health = match (health, &workers.health) {
-            (Some(address), Some(runtime)) => Some(bind_on(address, runtime)?),
-            _ => None,
+        let health = match &workers.health {
+            Some(runtime) => bind_on("--health", options.health, runtime)?,
+            None => None,
         };
-        Ok(Self { http, resp, grpc, health })
+        Ok(Self {
+            http: bind("--http", options.http)?,
+            grpc: bind("--grpc", options.grpc)?,
+            resp: bind_on("--resp", options.resp, &workers.resp)?,
+            health,
+            metrics: bind("--metrics", options.metrics)?,
+        })
+    }
+}
+
+/// The addresses of the listeners that are on.
+#[derive(Clone, Copy, Debug)]
+struct ListenAddresses {
+    http: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
+    health: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+}
+
+impl ListenAddresses {
+    fn new(options: &ServerOptions) -> Self {
+        let ServerOptions { http, resp, grpc, health, metrics, .. } = *options;
+        Self { http, resp, grpc, health, metrics }
+    }
+
+    /// The tokens of each listener, unless one of them must not be bound. Logs what is exposed.
+    fn guard(
+        &self,
+        (tokens, without_token, exposure): (AuthTokens, Vec<ListenerKind>, Exposure),
+        tls: Option<&ServerTls>,
+    ) -> Result<ListenerTokens, StartError> {
+        exposure::log_short_tokens(&tokens);
+        let tokens = ListenerTokens::new(tokens, without_token);
+        let guards = self.guards(&tokens, tls);
+        if guards.is_empty() {
+            return Err(StartError::NoListener);
+        }
+        let warnings = exposure::check_exposure(&guards, exposure).map_err(StartError::Exposed)?;
+        warnings.into_iter().for_each(ExposureWarning::log);
+        Ok(tokens)
+    }
+
+    fn of(&self, listener: ListenerKind) -> Option<SocketAddr> {
+        match listener {
+            ListenerKind::Http => self.http,
+            ListenerKind::Resp => self.resp,
+            ListenerKind::Grpc => self.grpc,
+        }
+    }
+
+    /// The listeners that decide, and what protects each of them.
+    fn guards(&self, tokens: &ListenerTokens, tls: Option<&ServerTls>) -> Vec<ListenerGuards> {
+        let guards = |listener| {
+            Some(ListenerGuards {
+                address: self.of(listener)?,
+                needs_token: tokens.of(listener).guards_checks(),
+                has_tls: tls.is_some_and(|tls| tls.has(listener)),
+                requires_client_cert: tls.is_some_and(|tls| tls.requires_client_cert(listener)),
+            })
+        };
+        ListenerKind::ALL.into_iter().filter_map(guards).collect()
+    }
+}
+
+/// The tokens of each listener.
+#[derive(Clone, Debug)]
+struct ListenerTokens {
+    all: Arc<AuthTokens>,
+    open: Arc<AuthTokens>,
+    without_token: Vec<ListenerKind>,
+}
+
+impl ListenerTokens {
+    fn new(tokens: AuthTokens, without_token: Vec<ListenerKind>) -> Self {
+        Self { open: Arc::new(tokens.without_check()), all: Arc::new(tokens), without_token }
+    }
+
+    fn of(&self, listener: ListenerKind) -> &Arc<AuthTokens> {
+        if self.without_token.contains(&listener) { &self.open } else { &self.all }
     }
 }
 
@@ -155,12 +271,23 @@ impl ListenerRuntimes {
         Ok(Self { resp: OwnRuntime::new("tidegate-resp", threads)?, health })
     }
 
-    /// Serves the probes, in plaintext and with a connection limit of their own.
-    fn serve_health(&self, bound: Option<TcpListener>, other: &Acceptor, app: &http::AppState) {
-        let (Some(listener), Some(runtime)) = (bound, &self.health) else { return };
-        let limit = Arc::new(ConnectionLimit::new(MAX_PROBES));
-        let acceptor = Acceptor { limit, certificates: None, ..other.clone() };
-        runtime.handle().spawn(http::serve_health(acceptor, listener, app.clone()));
+    /// Serves probes and metrics, in plaintext and each with a connection limit of its own.
+    fn serve_status(
+        &self,
+        [health, metrics]: [Option<TcpListener>; 2],
+        other: &Acceptor,
+        app: &http::AppState,
+    ) {
+        let acceptor = || {
+            let limit = Arc::new(ConnectionLimit::new(MAX_PROBES));
+            Acceptor { limit, certificates: None, ..other.clone() }
+        };
+        if let (Some(listener), Some(runtime)) = (health, &self.health) {
+            runtime.handle().spawn(http::serve_health(acceptor(), listener, app.clone()));
+        }
+        if let Some(listener) = metrics {
+            tokio::spawn(http::serve_metrics(acceptor(), listener, app.clone()));
+        }
     }
 }
 
@@ -188,7 +315,7 @@ impl Drop for OwnRuntime {
     }
 }
 
-/// Most connections of the health listener.
+/// Most connections of the health listener, and of the metrics listener.
 const MAX_PROBES: usize = 64;
 /// How long the start waits for run-time rules and overrides.
 const FIRST_SYNC: Duration = Duration::from_millis(500);
@@ -198,16 +325,14 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 impl Server {
     /// Loads the policy and binds the listeners. It waits at most half a second for the store.
     pub async fn bind(options: ServerOptions) -> Result<Self, StartError> {
+        let addresses = ListenAddresses::new(&options);
         let mut listener_options = options.listeners;
-        let tls = listener_options.tls.take();
+        let tls = std::mem::take(&mut listener_options.tls);
         let sources = PolicySources { policy: options.source, envoy: options.envoy.source, tls };
         let (read, versions) = sources.load_at_start();
         let read = read?;
-        let addresses = [options.http, options.resp, options.grpc];
-        exposure::check_exposure(&addresses, &options.tokens, read.tls.as_ref(), options.exposure)
-            .map_err(StartError::Exposed)?
-            .log();
-        exposure::log_short_tokens(&options.tokens);
+        let guarded = (options.tokens, options.without_token, options.exposure);
+        let tokens = addresses.guard(guarded, read.tls.as_ref())?;
         exposure::log_root();
         for warning in read.warnings() {
             warn!("{warning}");
@@ -238,13 +363,13 @@ impl Server {
         }
         let envoy = Arc::new(envoy);
         let workers = ListenerRuntimes::new(options.health).map_err(StartError::Threads)?;
-        let listeners = BoundListeners::bind(addresses, options.health, &workers)?;
-        let tokens = Arc::new(options.tokens);
-        let address = listeners.http.local_addr();
-        let address = address.map_err(|error| StartError::Bind(options.http, error))?;
+        let listeners = BoundListeners::bind(&addresses, &workers)?;
+        // Without an HTTP listener there is neither console nor API.
+        let address = local_address(&listeners.http);
+        let address = address.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
         let tls = match policies.certificates() {
-            Some(_) => CookieSecurity::On,
-            None => CookieSecurity::Off,
+            Some(tls) if tls.has(ListenerKind::Http) => CookieSecurity::On,
+            _ => CookieSecurity::Off,
         };
         let clock = service.clock().clone();
         let console = Arc::new(ConsoleState::new(address, tls, clock));
@@ -253,6 +378,7 @@ impl Server {
             service,
             policies,
             tokens,
+            http_routes: options.http_routes,
             options: listener_options,
             listeners,
             envoy,
@@ -267,24 +393,29 @@ impl Server {
         })
     }
 
-    /// The bound address of the HTTP listener.
-    pub fn http_address(&self) -> io::Result<SocketAddr> {
-        self.listeners.http.local_addr()
+    /// The bound address of the HTTP listener, if it is on.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        local_address(&self.listeners.http)
     }
 
-    /// The bound address of the RESP listener.
-    pub fn resp_address(&self) -> io::Result<SocketAddr> {
-        self.listeners.resp.local_addr()
+    /// The bound address of the RESP listener, if it is on.
+    pub fn resp_address(&self) -> Option<SocketAddr> {
+        local_address(&self.listeners.resp)
     }
 
-    /// The bound address of the gRPC listener.
-    pub fn grpc_address(&self) -> io::Result<SocketAddr> {
-        self.listeners.grpc.local_addr()
+    /// The bound address of the gRPC listener, if it is on.
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        local_address(&self.listeners.grpc)
     }
 
-    /// The bound address of the health listener, if there is one.
+    /// The bound address of the health listener, if it is on.
     pub fn health_address(&self) -> Option<SocketAddr> {
-        self.listeners.health.as_ref()?.local_addr().ok()
+        local_address(&self.listeners.health)
+    }
+
+    /// The bound address of the metrics listener, if it is on.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        local_address(&self.listeners.metrics)
     }
 
     /// The store in use.
@@ -292,14 +423,14 @@ impl Server {
         &self.store
     }
 
-    /// Whether the listeners use TLS.
-    pub fn has_tls(&self) -> bool {
-        self.policies.certificates().is_some()
+    /// Whether a listener uses TLS.
+    pub fn has_tls(&self, listener: ListenerKind) -> bool {
+        self.policies.certificates().is_some_and(|tls| tls.has(listener))
     }
 
-    /// Whether checks need a token.
+    /// Whether checks over HTTP need a token.
     pub fn needs_token(&self) -> bool {
-        self.tokens.guards_checks()
+        self.tokens.of(ListenerKind::Http).guards_checks()
     }
 
     /// The service behind all listeners.
@@ -357,55 +488,75 @@ impl Server {
     }
 
     /// Starts all listeners. They accept until the drain begins.
-    fn accept(self, drain: Shutdown) -> ([JoinHandle<()>; 3], ListenerRuntimes) {
+    fn accept(self, drain: Shutdown) -> (Vec<JoinHandle<()>>, ListenerRuntimes) {
         let Self { service, policies, tokens, options, listeners, .. } = self;
-        let Self { envoy, workers, console, hosts, ready_when, .. } = self;
+        let Self { envoy, workers, console, hosts, ready_when, http_routes, .. } = self;
         let deadlines = options.deadlines;
-        let services = GrpcServices::new(envoy.clone(), tokens.clone(), deadlines, drain.clone());
+        let of_grpc = tokens.of(ListenerKind::Grpc).clone();
+        let services = GrpcServices::new(envoy.clone(), of_grpc, deadlines, drain.clone());
         let (health, checks) = (services.clone(), service.clone());
         tokio::spawn(async move { health.publish_health(ready_when, || checks.health()).await });
         let metrics = service.metrics().clone();
-        let acceptor = Acceptor {
-            kind: ListenerKind::Http,
-            limit: Arc::new(ConnectionLimit::new(options.max_connections)),
-            certificates: policies.certificates().cloned(),
-            metrics: metrics.clone(),
-            deadlines,
+        let limit = Arc::new(ConnectionLimit::new(options.max_connections));
+        let acceptor = |kind| {
+            let certificates = policies.certificates().filter(|tls| tls.has(kind)).cloned();
+            let (limit, metrics) = (limit.clone(), metrics.clone());
+            Acceptor { kind, limit, certificates, metrics, deadlines }
         };
         let app = http::AppState::from(http::AppContext {
             service: service.clone(),
-            policies,
-            tokens: tokens.clone(),
+            policies: policies.clone(),
+            tokens: tokens.of(ListenerKind::Http).clone(),
             hosts,
             envoy,
             drain: drain.clone(),
             ready_when,
         });
-        workers.serve_health(listeners.health, &acceptor, &app);
-        let pages = console::router(ConsoleContext { app: app.clone(), console });
-        let router = http::router(app, &services, pages);
-        let counted = metrics.clone();
-        let http = acceptor.clone().run(listeners.http, drain.clone(), move |stream, drain| {
-            let (open, router) = (counted.connect(ListenerKind::Http), router.clone());
-            // Called inside: the task would have room for the future twice. An error is that of a
-            // client that disconnects.
-            async move { drop(http_connection::serve(stream, router, open, deadlines, drain).await) }
-        });
-        let grpc = Acceptor { kind: ListenerKind::Grpc, ..acceptor.clone() };
-        let grpc = grpc.run(listeners.grpc, drain.clone(), move |stream, drain| {
-            let (open, grpc) = (metrics.connect(ListenerKind::Grpc), services.clone());
-            async move { drop(http_connection::serve(stream, grpc, open, deadlines, drain).await) }
-        });
-        let resp = Acceptor { kind: ListenerKind::Resp, ..acceptor };
-        let resp = resp.run(listeners.resp, drain, move |stream, drain| {
-            let (service, tokens) = (service.clone(), tokens.clone());
-            async move {
-                drop(resp::connection::serve(stream, service, tokens, deadlines, drain).await);
-            }
-        });
-        let resp = workers.resp.handle().spawn(resp);
-        ([tokio::spawn(http), tokio::spawn(grpc), resp], workers)
+        let status = [listeners.health, listeners.metrics];
+        workers.serve_status(status, &acceptor(ListenerKind::Http), &app);
+        let mut accepting = Vec::new();
+        if let Some(listener) = listeners.http {
+            let router = http_routes.router(app, &services, console);
+            let counted = metrics.clone();
+            let serve = move |stream, drain| {
+                let (open, router) = (counted.connect(ListenerKind::Http), router.clone());
+                // Called inside: the task would have room for the future twice. An error is that
+                // of a client that disconnects.
+                async move {
+                    drop(http_connection::serve(stream, router, open, deadlines, drain).await);
+                }
+            };
+            let http = acceptor(ListenerKind::Http).run(listener, drain.clone(), serve);
+            accepting.push(tokio::spawn(http));
+        }
+        if let Some(listener) = listeners.grpc {
+            let counted = metrics.clone();
+            let serve = move |stream, drain| {
+                let (open, grpc) = (counted.connect(ListenerKind::Grpc), services.clone());
+                async move {
+                    drop(http_connection::serve(stream, grpc, open, deadlines, drain).await);
+                }
+            };
+            let grpc = acceptor(ListenerKind::Grpc).run(listener, drain.clone(), serve);
+            accepting.push(tokio::spawn(grpc));
+        }
+        if let Some(listener) = listeners.resp {
+            let of_resp = tokens.of(ListenerKind::Resp).clone();
+            let serve = move |stream, drain| {
+                let (service, tokens) = (service.clone(), of_resp.clone());
+                async move {
+                    drop(resp::connection::serve(stream, service, tokens, deadlines, drain).await);
+                }
+            };
+            let resp = acceptor(ListenerKind::Resp).run(listener, drain, serve);
+            accepting.push(workers.resp.handle().spawn(resp));
+        }
+        (accepting, workers)
     }
+}
+
+fn local_address(listener: &Option<TcpListener>) -> Option<SocketAddr> {
+    listener.as_ref()?.local_addr().ok()
 }
 
 /// The service with traces, if they are on, and what exports them.
@@ -461,8 +612,10 @@ pub enum StartError {
     Rules(InvalidRule),
     /// The store cannot be used.
     Store(StoreError),
-    /// The address cannot be bound.
-    Bind(SocketAddr, io::Error),
+    /// All listeners are off.
+    NoListener,
+    /// The address of this flag cannot be bound.
+    Bind(&'static str, SocketAddr, io::Error),
     /// Threads cannot be started.
     Threads(io::Error),
     /// The file of run-time rules and overrides cannot be read.
@@ -486,10 +639,11 @@ impl fmt::Display for StartError {
                 "cannot read the file given with --runtime-file ({error}); restore it, or delete \
                  it to start without run-time rules and overrides"
             ),
-            Self::Bind(address, error) => write!(
+            Self::NoListener => f.write_str("all of --http, --resp and --grpc are off; use one"),
+            Self::Bind(flag, address, error) => write!(
                 f,
-                "cannot listen on {address} ({error}); choose another address with --http, \
-                 --grpc, --resp or --health"
+                "cannot listen on {address} ({error}); choose another address with {flag}, or \
+                 turn it off with {flag} off"
             ),
         }
     }

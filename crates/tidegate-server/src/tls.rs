@@ -19,57 +19,155 @@ use tokio_rustls::rustls::{
 
 use crate::observe::metrics::ListenerKind;
 
-/// The certificate of the server, and the CA for client certificates if mutual TLS is on.
-#[derive(Clone)]
-pub struct ServerTls {
-    web: Arc<ServerConfig>,
-    resp: Arc<ServerConfig>,
-    requires_client_cert: bool,
+/// TLS of one listener, where it differs from that of the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListenerTls {
+    /// Plaintext.
+    Off,
+    /// Certificates of its own.
+    Files(TlsFiles),
 }
 
-impl ServerTls {
-    /// Loads the files. A problem names its file.
-    pub fn load(files: &TlsFiles, from: &dyn Environment) -> Result<Self, Problems> {
-        let chain = certificates(&files.cert, from)?;
-        let key = key(&files.key, from)?;
-        let config = match &files.client_ca {
-            Some(file) => mutual_tls(roots(file, from)?, file)?,
-            None => builder()?.with_no_client_auth(),
-        };
-        let config = config.with_single_cert(chain, key).map_err(|error| match error {
-            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                let cert = files.cert.display();
-                let message = format!("key does not belong to the certificate in {cert}");
-                invalid(&files.key, message)
-            }
-            Error::InvalidCertificate(_) => invalid(&files.cert, NO_CERTIFICATE),
-            _ => invalid(&files.key, NO_KEY),
-        })?;
-        let mut web = config.clone();
-        web.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let requires_client_cert = files.client_ca.is_some();
-        Ok(Self { web: Arc::new(web), resp: Arc::new(config), requires_client_cert })
-    }
+/// Where the certificates of the listeners come from.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TlsSources {
+    /// For all listeners; if `None`, those that the policy names.
+    pub all: Option<TlsFiles>,
+    /// For HTTP, if it differs.
+    pub http: Option<ListenerTls>,
+    /// For RESP, if it differs.
+    pub resp: Option<ListenerTls>,
+    /// For gRPC, if it differs.
+    pub grpc: Option<ListenerTls>,
+}
 
-    /// Whether clients have to present a certificate.
-    pub fn requires_client_cert(&self) -> bool {
-        self.requires_client_cert
-    }
-
-    fn config(&self, listener: ListenerKind) -> &Arc<ServerConfig> {
-        match listener {
-            ListenerKind::Http | ListenerKind::Grpc => &self.web,
-            // Without ALPN: Redis clients do not negotiate a protocol.
+impl TlsSources {
+    /// The files of a listener, if it has TLS. `of_policy` are those that the policy names.
+    fn files(&self, listener: ListenerKind, of_policy: Option<&TlsFiles>) -> Option<TlsFiles> {
+        let own = match listener {
+            ListenerKind::Http => &self.http,
             ListenerKind::Resp => &self.resp,
+            ListenerKind::Grpc => &self.grpc,
+        };
+        let all = || match (&self.all, of_policy) {
+            (Some(given), of_policy) => {
+                // Naming another certificate must not turn off mutual TLS.
+                let client_ca = of_policy.and_then(|files| files.client_ca.clone());
+                Some(TlsFiles { client_ca: given.client_ca.clone().or(client_ca), ..given.clone() })
+            }
+            (None, of_policy) => of_policy.cloned(),
+        };
+        match own {
+            None => all(),
+            Some(ListenerTls::Off) => None,
+            Some(ListenerTls::Files(files)) => Some(files.clone()),
         }
     }
 }
 
+/// The certificates of the listeners that have TLS.
+#[derive(Clone, Default)]
+pub struct ServerTls {
+    http: Option<ListenerConfig>,
+    resp: Option<ListenerConfig>,
+    grpc: Option<ListenerConfig>,
+}
+
+/// The certificate of a listener, and the CA for client certificates if mutual TLS is on.
+#[derive(Clone)]
+struct ListenerConfig {
+    config: Arc<ServerConfig>,
+    requires_client_cert: bool,
+}
+
+impl ServerTls {
+    /// Loads the same files for all listeners. A problem names its file.
+    pub fn load(files: &TlsFiles, from: &dyn Environment) -> Result<Self, Problems> {
+        let sources = TlsSources { all: Some(files.clone()), ..TlsSources::default() };
+        Ok(Self::load_each(&sources, None, from)?.unwrap_or_default())
+    }
+
+    /// Loads the files of each listener; `None` if no listener has TLS. Each file is read once: it
+    /// may be a pipe.
+    pub(crate) fn load_each(
+        sources: &TlsSources,
+        of_policy: Option<&TlsFiles>,
+        from: &dyn Environment,
+    ) -> Result<Option<Self>, Problems> {
+        let mut loaded: Vec<(TlsFiles, ServerConfig)> = Vec::new();
+        let mut tls = Self::default();
+        for listener in ListenerKind::ALL {
+            let Some(files) = sources.files(listener, of_policy) else { continue };
+            let known = loaded.iter().find(|(known, _)| *known == files);
+            let mut config = match known {
+                Some((_, config)) => config.clone(),
+                None => server_config(&files, from)?,
+            };
+            let requires_client_cert = files.client_ca.is_some();
+            if known.is_none() {
+                loaded.push((files, config.clone()));
+            }
+            if listener != ListenerKind::Resp {
+                // Redis clients do not negotiate a protocol.
+                config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            }
+            let config = Arc::new(config);
+            *tls.of_mut(listener) = Some(ListenerConfig { config, requires_client_cert });
+        }
+        let has_any = ListenerKind::ALL.into_iter().any(|listener| tls.of(listener).is_some());
+        Ok(has_any.then_some(tls))
+    }
+
+    /// Whether a listener has TLS.
+    pub(crate) fn has(&self, listener: ListenerKind) -> bool {
+        self.of(listener).is_some()
+    }
+
+    /// Whether clients of a listener have to present a certificate.
+    pub(crate) fn requires_client_cert(&self, listener: ListenerKind) -> bool {
+        self.of(listener).as_ref().is_some_and(|own| own.requires_client_cert)
+    }
+
+    fn of(&self, listener: ListenerKind) -> &Option<ListenerConfig> {
+        match listener {
+            ListenerKind::Http => &self.http,
+            ListenerKind::Resp => &self.resp,
+            ListenerKind::Grpc => &self.grpc,
+        }
+    }
+
+    fn of_mut(&mut self, listener: ListenerKind) -> &mut Option<ListenerConfig> {
+        match listener {
+            ListenerKind::Http => &mut self.http,
+            ListenerKind::Resp => &mut self.resp,
+            ListenerKind::Grpc => &mut self.grpc,
+        }
+    }
+}
+
+/// Without a protocol for ALPN.
+fn server_config(files: &TlsFiles, from: &dyn Environment) -> Result<ServerConfig, Problems> {
+    let chain = certificates(&files.cert, from)?;
+    let key = key(&files.key, from)?;
+    let config = match &files.client_ca {
+        Some(file) => mutual_tls(roots(file, from)?, file)?,
+        None => builder()?.with_no_client_auth(),
+    };
+    config.with_single_cert(chain, key).map_err(|error| match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            let cert = files.cert.display();
+            let message = format!("key does not belong to the certificate in {cert}");
+            invalid(&files.key, message)
+        }
+        Error::InvalidCertificate(_) => invalid(&files.cert, NO_CERTIFICATE),
+        _ => invalid(&files.key, NO_KEY),
+    })
+}
+
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerTls")
-            .field("requires_client_cert", &self.requires_client_cert)
-            .finish_non_exhaustive()
+        let kinds = ListenerKind::ALL.into_iter().filter(|listener| self.has(*listener));
+        f.debug_list().entries(kinds.map(ListenerKind::name)).finish()
     }
 }
 
@@ -83,15 +181,24 @@ impl ReloadableTls {
         Self(RwLock::new(tls))
     }
 
-    /// The configuration for the next connection of a listener.
-    pub fn config(&self, listener: ListenerKind) -> Arc<ServerConfig> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).config(listener).clone()
+    /// Whether a listener has TLS. A reload does not change it.
+    pub(crate) fn has(&self, listener: ListenerKind) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).has(listener)
     }
 
-    /// Uses `tls` for new connections, and returns the previous one.
-    pub fn replace(&self, tls: ServerTls) -> ServerTls {
+    /// The configuration for the next connection of a listener, if it has TLS.
+    pub fn config(&self, listener: ListenerKind) -> Option<Arc<ServerConfig>> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        current.of(listener).as_ref().map(|own| own.config.clone())
+    }
+
+    /// Uses `tls` for new connections, and returns the previous one. Changes nothing and returns
+    /// `None` if other listeners have TLS.
+    pub(crate) fn replace(&self, tls: ServerTls) -> Option<ServerTls> {
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut current, tls)
+        let is_same = |listener: ListenerKind| current.has(listener) == tls.has(listener);
+        let is_same = ListenerKind::ALL.into_iter().all(is_same);
+        is_same.then(|| std::mem::replace(&mut *current, tls))
     }
 }
 

@@ -33,6 +33,7 @@ mod listener;
 mod llm_gateway;
 mod memory;
 mod openapi;
+mod own_listeners;
 mod pages;
 mod policy_without_rules;
 mod recipes;

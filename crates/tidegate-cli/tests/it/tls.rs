@@ -12,6 +12,7 @@ use testkit::server_in_process::InProcessServer;
 use testkit::tls_client::{
     config, config_with_versions, connect, first_line, grpc_health, server_certificate,
 };
+use tidegate_server::TlsSources;
 use tidegate_server::internal::transport::auth::AuthTokens;
 use tidegate_server::internal::transport::listener;
 use tidegate_server::internal::transport::listener::Timeouts;
@@ -246,7 +247,7 @@ fn half_a_handshake_ends_by_its_deadline_and_delays_no_client() {
     let files = tidegate_config::TlsFiles { cert: cert.into(), key: key.into(), client_ca: None };
     let deadlines = Timeouts { handshake: Duration::from_secs(2), ..Timeouts::default() };
     let options = listener::ListenerOptions {
-        tls: Some(files),
+        tls: TlsSources { all: Some(files), ..TlsSources::default() },
         deadlines,
         ..listener::ListenerOptions::default()
     };

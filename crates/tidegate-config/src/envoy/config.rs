@@ -7,6 +7,7 @@ use tidegate::OnStoreFailure;
 
 use super::descriptor_limit::DescriptorLimit;
 use super::lookup::Domain;
+use super::unit::EnvoyWindows;
 use crate::errors::problem::Problem;
 
 /// The domains of a directory with files of envoyproxy/ratelimit, or of a control plane.
@@ -25,6 +26,8 @@ pub struct EnvoyLoadOptions {
     pub same_domain: DuplicateDomain,
     /// What descriptors without their own setting do while the store is unavailable.
     pub on_store_failure: OnStoreFailure,
+    /// Which algorithm a `rate_limit` stands for.
+    pub windows: EnvoyWindows,
 }
 
 /// What happens if two files have the same domain.

@@ -14,6 +14,7 @@ use super::lookup::{DescriptorLevel, DescriptorNode, is_wildcard};
 use super::rate_limit::{self, ParsedLimit};
 use super::reservation::EnvoyReservation;
 use super::rule_name::DescriptorPath;
+use super::unit::EnvoyWindows;
 use crate::errors::sources::{SourceFiles, SourceSpan};
 use crate::parse::tree::{QuotedText, YamlNode};
 
@@ -32,6 +33,8 @@ const LIMIT_FIELDS: [&str; 8] = [
 /// Parses the descriptors of all files.
 #[derive(Default, Debug)]
 pub(crate) struct DescriptorReader {
+    /// Which algorithm a `rate_limit` stands for.
+    pub(crate) windows: EnvoyWindows,
     pub(crate) sources: SourceFiles,
     pub(crate) diagnostics: Diagnostics,
     /// Descriptors by [`DescriptorPath::identity`].
@@ -49,6 +52,10 @@ pub(crate) struct DescriptorReader {
 }
 
 impl DescriptorReader {
+    pub(crate) fn new(windows: EnvoyWindows) -> Self {
+        Self { windows, ..Self::default() }
+    }
+
     /// Adds the descriptors of a list to a level. `path` is the path of their parent.
     pub(crate) fn descriptors(
         &mut self,
@@ -164,7 +171,8 @@ impl DescriptorReader {
         let before = self.diagnostics.errors.len();
         let diagnostics = &mut self.diagnostics;
         let values = &fields.values;
-        let Some(limited) = rate_limit::read(fields, &self.sources, diagnostics) else {
+        let Some(limited) = rate_limit::read(fields, self.windows, &self.sources, diagnostics)
+        else {
             for field in LIMIT_FIELDS {
                 if let Some(span) = fields.entry(field).map(|entry| entry.key_span) {
                     let message = format!("{field} has no effect without a limit");

@@ -88,7 +88,7 @@ impl<'o> EnvoyLoader<'o> {
     fn new(options: &'o EnvoyLoadOptions) -> Self {
         Self {
             options,
-            reader: DescriptorReader::default(),
+            reader: DescriptorReader::new(options.windows),
             file_errors: Vec::new(),
             files: Vec::new(),
             max_file: EnvoyConfig::MAX_BYTES,
@@ -164,9 +164,9 @@ impl<'o> EnvoyLoader<'o> {
             return;
         };
         let known = self.domains.remove(name);
-        let is_known = known.is_some();
+        let (is_known, windows) = (known.is_some(), self.options.windows);
         let (mut domain, others, first) =
-            known.unwrap_or_else(|| (Domain::new(name, inherited), inherited, span));
+            known.unwrap_or_else(|| (Domain::new(name, inherited, windows), inherited, span));
         let duplicates = self.reader.duplicates;
         let mut path = DescriptorPath::new(name);
         let mut level = std::mem::take(&mut domain.level);

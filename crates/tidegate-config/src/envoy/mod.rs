@@ -43,4 +43,4 @@ pub use self::config::{DuplicateDomain, EnvoyConfig, EnvoyLoadOptions};
 pub use self::descriptor_limit::DescriptorLimit;
 pub use self::lookup::Domain;
 pub use self::reservation::EnvoyReservation;
-pub use self::unit::EnvoyUnit;
+pub use self::unit::{EnvoyUnit, EnvoyWindows};

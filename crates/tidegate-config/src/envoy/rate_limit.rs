@@ -5,7 +5,7 @@ use tidegate::{Limit, Rule};
 
 use super::diagnostics::Diagnostics;
 use super::fields::{EnvoyFields, FieldLevel, LocatedFields};
-use super::unit::EnvoyUnit;
+use super::unit::{EnvoyUnit, EnvoyWindows};
 use crate::errors::sources::{SourceFiles, SourceSpan};
 use crate::limits as notation;
 use crate::parse::expected::listed;
@@ -29,6 +29,7 @@ const LIMIT_FORMS: [&str; 3] = ["rate_limit", "limit", "limits"];
 /// Parses the limits of a descriptor; `None` if it has none. After an error they are incomplete.
 pub(crate) fn read(
     fields: &LocatedFields<'_>,
+    windows: EnvoyWindows,
     sources: &SourceFiles,
     diagnostics: &mut Diagnostics,
 ) -> Option<ParsedLimit> {
@@ -40,13 +41,14 @@ pub(crate) fn read(
         diagnostics.error(span, &fields.path(second), message);
     }
     match *given.first()? {
-        "rate_limit" => parse_rate_limit(fields, diagnostics),
+        "rate_limit" => parse_rate_limit(fields, windows, diagnostics),
         way => Some(parse_notation(way, fields, sources, diagnostics)),
     }
 }
 
 fn parse_rate_limit(
     fields: &LocatedFields<'_>,
+    windows: EnvoyWindows,
     diagnostics: &mut Diagnostics,
 ) -> Option<ParsedLimit> {
     let entry = fields.entry("rate_limit")?;
@@ -93,7 +95,7 @@ fn parse_rate_limit(
         diagnostics.warn(inner.start, &inner.path("requests_per_unit"), message);
     }
     let current = (requests.unwrap_or(0), known?);
-    match current.1.limit(current.0) {
+    match windows.limit(current.1, current.0) {
         Ok(limit) => limited.limits.push(limit),
         Err(error) => diagnostics.error(inner.start, &fields.path("rate_limit"), error.to_string()),
     }

@@ -22,6 +22,36 @@ pub enum EnvoyUnit {
     Year,
 }
 
+/// The algorithm that a `rate_limit` of envoyproxy/ratelimit stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum EnvoyWindows {
+    /// Windows aligned to the epoch, as in envoyproxy/ratelimit: up to twice the limit around a
+    /// boundary.
+    #[default]
+    Fixed,
+    /// A sliding window: the limit in any interval of the unit's length.
+    Sliding,
+    /// A token bucket: the limit at once, then refilled evenly over the unit.
+    Bucket,
+}
+
+impl EnvoyWindows {
+    /// All algorithms, with their names.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("fixed", Self::Fixed), ("sliding", Self::Sliding), ("bucket", Self::Bucket)];
+
+    /// The limit of `requests` per `unit`. With 0 requests it never allows. A bucket refuses numbers
+    /// of billions that it cannot count exactly.
+    pub fn limit(self, unit: EnvoyUnit, requests: u32) -> Result<Limit, InvalidLimit> {
+        let (count, span) = (u64::from(requests), Span::Plain(unit.length()));
+        match self {
+            Self::Sliding if requests > 0 => Limit::sliding_window(count, span).build(),
+            Self::Bucket if requests > 0 => Limit::per(count, span).burst(count).build(),
+            _ => unit.limit(requests),
+        }
+    }
+}
+
 impl EnvoyUnit {
     /// All units, the shortest first.
     pub const ALL: [Self; 7] =
@@ -73,6 +103,24 @@ impl EnvoyUnit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_stands_for_the_chosen_algorithm_with_the_same_length() {
+        for (windows, limit) in [
+            (EnvoyWindows::Fixed, "fixed-window 5/24h"),
+            (EnvoyWindows::Sliding, "sliding-window 5/24h"),
+            (EnvoyWindows::Bucket, "5/24h burst 5"),
+        ] {
+            let built = windows.limit(EnvoyUnit::Day, 5).unwrap();
+            assert_eq!(built, limit.parse().unwrap(), "{built}");
+            for unit in EnvoyUnit::ALL {
+                for requests in [0, 1, 1_000_000] {
+                    let built = windows.limit(unit, requests).unwrap();
+                    assert_eq!(built.capacity(), u64::from(requests), "{windows:?} {unit:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_unit_is_a_fixed_duration_and_not_a_calendar_period() {

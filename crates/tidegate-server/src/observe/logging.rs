@@ -40,7 +40,15 @@ impl LogFormat {
 /// Writes events of the process to standard error, from the level in `LEVEL_VARIABLE` up; `info`
 /// if that is unset or empty.
 pub fn init(format: LogFormat) -> Result<(), LogError> {
-    let level = level(std::env::var_os(LEVEL_VARIABLE).as_deref())?;
+    start(format, level(std::env::var_os(LEVEL_VARIABLE).as_deref())?)
+}
+
+/// The same from a given level up.
+pub fn init_at(format: LogFormat, name: &str) -> Result<(), LogError> {
+    start(format, level(Some(OsStr::new(name)))?)
+}
+
+fn start(format: LogFormat, level: Level) -> Result<(), LogError> {
     let colour = if io::stderr().is_terminal() { AnsiColours::Yes } else { AnsiColours::No };
     let dispatch = dispatch(format, level, colour, SystemClock, io::stderr);
     tracing::dispatcher::set_global_default(dispatch).map_err(|_| LogError::AlreadySet)

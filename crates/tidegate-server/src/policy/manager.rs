@@ -18,8 +18,8 @@ use super::runtime::field::{FieldName, timestamp};
 use super::runtime::store::{ProcessStore, RuntimeStore};
 use super::sources::{EnvoyResource, LoadedSources, PolicySources};
 use crate::check::{ActivePolicy, CheckService};
-use crate::observe::metrics::Metrics;
-use crate::tls::ReloadableTls;
+use crate::observe::metrics::{ListenerKind, Metrics};
+use crate::tls::{ReloadableTls, ServerTls};
 
 /// Polls without a reply after which the copy counts as out of date.
 pub(super) const MAX_FAILED_POLLS: u32 = 4;
@@ -254,16 +254,12 @@ impl PolicyManager {
         }
         log_shadowed(&loaded.rules, &runtime);
         match (&self.certificates, tls) {
-            (Some(certificates), Some(tls)) => {
-                let required = tls.requires_client_cert();
-                if certificates.replace(tls).requires_client_cert() && !required {
-                    warn!("client certificates are no longer required: client_ca was removed");
-                }
-            }
+            (Some(certificates), Some(tls)) => match certificates.replace(tls.clone()) {
+                Some(before) => log_client_certs(&before, &tls),
+                None => warn!("turning TLS on or off needs a restart"),
+            },
             (None, None) => {}
-            (Some(_), None) | (None, Some(_)) => {
-                warn!("turning TLS on or off needs a restart");
-            }
+            (Some(_), None) | (None, Some(_)) => warn!("turning TLS on or off needs a restart"),
         }
         state.runtime = runtime;
         self.activate(state, composed);
@@ -346,6 +342,16 @@ impl ManagerState {
                 let (field, by) = (name.to_string(), &field.by);
                 info!(field, by, "override ended");
             }
+        }
+    }
+}
+
+/// Warns about listeners that no longer need client certificates.
+fn log_client_certs(before: &ServerTls, now: &ServerTls) {
+    for listener in ListenerKind::ALL {
+        if before.requires_client_cert(listener) && !now.requires_client_cert(listener) {
+            let listener = listener.name();
+            warn!(listener, "client certificates are no longer required: client_ca was removed");
         }
     }
 }

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate::InvalidRule;
-use tidegate_config::envoy::{DuplicateDomain, EnvoyConfig, EnvoyLoadOptions};
-use tidegate_config::{LoadedPolicy, PolicyLoader, Problem, Problems, ServerSettings, TlsFiles};
+use tidegate_config::envoy::{DuplicateDomain, EnvoyConfig, EnvoyLoadOptions, EnvoyWindows};
+use tidegate_config::{LoadedPolicy, PolicyLoader, Problem, Problems, ServerSettings};
 
 use super::files::{FileVersions, RecordingReader};
 use super::layers::file_policy;
 use crate::check::ActivePolicy;
 use crate::observe::metrics::Metrics;
-use crate::tls::ServerTls;
+use crate::tls::{ServerTls, TlsSources};
 
 /// The policy of a server that is started without a policy file.
 pub const SAMPLE: &str = include_str!("sample.yaml");
@@ -23,6 +23,8 @@ pub enum PolicySource {
     Sample,
     /// A file, watched for changes.
     File(PathBuf),
+    /// A text that never changes.
+    Inline(String),
 }
 
 impl PolicySource {
@@ -37,6 +39,7 @@ impl PolicySource {
         match self {
             Self::Sample => PolicyLoader::load_str("sample.yaml", SAMPLE),
             Self::File(path) => PolicyLoader::load_from(path, reader),
+            Self::Inline(text) => PolicyLoader::load_str("policy", text),
         }
     }
 }
@@ -48,6 +51,8 @@ pub struct EnvoySource {
     pub origin: EnvoyOrigin,
     /// How two files or resources of one domain are treated.
     pub same_domain: DuplicateDomain,
+    /// Which algorithm a `rate_limit` stands for.
+    pub windows: EnvoyWindows,
 }
 
 /// Who provides the limits of Envoy's domains.
@@ -80,14 +85,14 @@ pub struct PolicySources {
     pub policy: PolicySource,
     /// The limits of Envoy's domains, if configured.
     pub envoy: Option<EnvoySource>,
-    /// The certificates of the listeners; if `None`, those that the policy names.
-    pub tls: Option<TlsFiles>,
+    /// The certificates of the listeners.
+    pub tls: TlsSources,
 }
 
 /// A policy without limits for Envoy.
 impl From<PolicySource> for PolicySources {
     fn from(policy: PolicySource) -> Self {
-        Self { policy, envoy: None, tls: None }
+        Self { policy, envoy: None, tls: TlsSources::default() }
     }
 }
 
@@ -120,14 +125,7 @@ impl PolicySources {
 
     fn load_from(&self, reader: &RecordingReader) -> Result<LoadedSources, Problems> {
         let policy = self.policy.load_from(reader)?;
-        let of_policy = policy.settings.tls.as_ref();
-        let files = self.tls.clone().map(|given| {
-            // Naming another certificate must not turn off mutual TLS.
-            let client_ca = of_policy.and_then(|files| files.client_ca.clone());
-            TlsFiles { client_ca: given.client_ca.or(client_ca), ..given }
-        });
-        let tls =
-            files.as_ref().or(of_policy).map(|files| ServerTls::load(files, reader)).transpose()?;
+        let tls = ServerTls::load_each(&self.tls, policy.settings.tls.as_ref(), reader)?;
         let Some(source) = &self.envoy else {
             return Ok(LoadedSources { policy, envoy: None, tls });
         };
@@ -154,7 +152,7 @@ impl EnvoySource {
 
     fn options(&self, settings: &ServerSettings) -> EnvoyLoadOptions {
         let on_store_failure = settings.on_store_failure.at(settings.fallback_ratio);
-        EnvoyLoadOptions { same_domain: self.same_domain, on_store_failure }
+        EnvoyLoadOptions { same_domain: self.same_domain, on_store_failure, windows: self.windows }
     }
 }
 

@@ -60,6 +60,12 @@ impl AuthTokens {
         Self { check: check.map(Into::into), admin: admin.map(Into::into) }
     }
 
+    /// The tokens of a listener whose checks need none.
+    #[must_use]
+    pub(crate) fn without_check(&self) -> Self {
+        Self { check: None, admin: self.admin.clone() }
+    }
+
     /// The environment variables of tokens that are so short that they can be guessed.
     pub(crate) fn guessable(&self) -> impl Iterator<Item = &'static str> {
         let both = [(Self::CHECK_VARIABLE, &self.check), (Self::ADMIN_VARIABLE, &self.admin)];

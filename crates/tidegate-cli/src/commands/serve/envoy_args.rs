@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use tidegate::policy::Enforcement;
-use tidegate_config::envoy::DuplicateDomain;
+use tidegate_config::envoy::{DuplicateDomain, EnvoyWindows};
 use tidegate_server::internal::policy::{EnvoyOrigin, EnvoySource};
 use tidegate_server::internal::transport::envoy::settings::{EnvoySettings, ResponseHeaders};
 use tidegate_server::{EnvoyOptions, XdsAddress, XdsBackoff, XdsOptions, XdsStart, XdsTls};
@@ -23,12 +23,20 @@ pub(super) struct EnvoyArgs {
     /// Shadow mode for Envoy: evaluate and count, never deny
     #[arg(long, requires = "envoy_source")]
     envoy_shadow: bool,
+    /// Windows of Envoy's units: fixed, sliding, bucket
+    #[arg(long, value_name = "KIND", default_value = "fixed", value_parser = windows)]
+    envoy_windows: EnvoyWindows,
     /// Rate limit headers for Envoy: off, envoy or tidegate
     #[arg(long, value_name = "STYLE", default_value = "off", hide_possible_values = true)]
     envoy_headers: EnvoyHeadersArg,
     /// Also export metrics under envoyproxy/ratelimit's names
     #[arg(long)]
     envoy_stats: bool,
+}
+
+fn windows(text: &str) -> Result<EnvoyWindows, &'static str> {
+    let known = EnvoyWindows::NAMES.into_iter().find(|(name, _)| *name == text);
+    known.map(|(_, windows)| windows).ok_or("expected fixed, sliding or bucket")
 }
 
 /// Headers that Envoy adds to responses.
@@ -94,7 +102,11 @@ impl EnvoyArgs {
         let directory = self.envoy_config.clone().map(EnvoyOrigin::Folder);
         let origin = directory.or(xds.as_ref().map(|_| EnvoyOrigin::ControlPlane));
         EnvoyOptions {
-            source: origin.map(|origin| EnvoySource { origin, same_domain }),
+            source: origin.map(|origin| EnvoySource {
+                origin,
+                same_domain,
+                windows: self.envoy_windows,
+            }),
             xds,
             settings: EnvoySettings {
                 headers: match self.envoy_headers {

@@ -1,18 +1,18 @@
 //! `tidegate serve`. Imports: nothing.
 
 mod envoy_args;
+mod listener_args;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
-use tidegate::Span;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use self::envoy_args::EnvoyArgs;
+use self::listener_args::{AddressArgs, ListenerArgs};
 use crate::error::{CliError, ExitStatus};
 use crate::output::print_line;
 use crate::store_args::StoreArgs;
@@ -27,9 +27,8 @@ use tidegate_server::internal::observe::systemd::NotifyState;
 use tidegate_server::internal::policy::PolicySource;
 use tidegate_server::internal::policy::watcher;
 use tidegate_server::internal::transport::auth::AuthTokens;
-use tidegate_server::internal::transport::listener;
-use tidegate_server::internal::transport::listener::{Timeouts, open_files, panics};
-use tidegate_server::{Exposure, ReadyWhen, Server, ServerOptions, WaitLimits};
+use tidegate_server::internal::transport::listener::panics;
+use tidegate_server::{Exposure, HttpRoutes, ListenerKind, ReadyWhen, Server, ServerOptions};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -63,18 +62,8 @@ pub(crate) struct Options {
     /// File with the last copy of run-time rules and overrides
     #[arg(long, value_name = "FILE")]
     runtime_file: Option<PathBuf>,
-    /// HTTP listen address
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = address)]
-    http: SocketAddr,
-    /// RESP (Redis protocol) listen address
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", value_parser = address)]
-    resp: SocketAddr,
-    /// gRPC listen address, for Envoy
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081", value_parser = address)]
-    grpc: SocketAddr,
-    /// Listen address of /healthz and /readyz alone, on a separate thread
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    health: Option<SocketAddr>,
+    #[command(flatten)]
+    addresses: AddressArgs,
     #[command(flatten)]
     envoy: EnvoyArgs,
     #[command(flatten)]
@@ -123,86 +112,12 @@ impl OtlpArgs {
     }
 }
 
-/// TLS and bounds of all listeners.
-#[derive(Args, Debug)]
-struct ListenerArgs {
-    /// TLS certificate for all listeners; overrides the policy file
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// Key of the TLS certificate
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-    /// CA for client certificates; enables mutual TLS
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_client_ca: Option<PathBuf>,
-    /// Maximum open connections, within the file limit
-    #[arg(long, value_name = "N", default_value_t = listener::ListenerOptions::MAX_CONNECTIONS, value_parser = connections)]
-    max_connections: usize,
-    /// Maximum requests waiting for permits (wait_ms)
-    #[arg(long, value_name = "N", default_value_t = WaitLimits::TOTAL, value_parser = waiting)]
-    max_waiting: usize,
-    /// Maximum requests waiting on one connection
-    #[arg(long, value_name = "N", default_value_t = WaitLimits::PER_CONNECTION, value_parser = waiting)]
-    max_waiting_conn: usize,
-    /// Maximum requests waiting for one key
-    #[arg(long, value_name = "N", default_value_t = WaitLimits::PER_KEY, value_parser = waiting)]
-    max_waiting_key: usize,
-    /// RESP idle timeout [default: none]
-    #[arg(long, value_name = "SPAN", value_parser = idle_timeout)]
-    resp_idle: Option<Duration>,
-}
-
-impl ListenerArgs {
-    fn options(&self) -> listener::ListenerOptions {
-        let files = self.tls_cert.clone().zip(self.tls_key.clone());
-        let client_ca = self.tls_client_ca.clone();
-        let allowed = open_files::max_connections();
-        if allowed < self.max_connections {
-            let wanted = self.max_connections;
-            warn!(
-                wanted,
-                allowed, "connection limit lowered; raise the open file limit (ulimit -n)"
-            );
-        }
-        listener::ListenerOptions {
-            tls: files.map(|(cert, key)| tidegate_config::TlsFiles { cert, key, client_ca }),
-            max_connections: self.max_connections.min(allowed),
-            waits: WaitLimits {
-                per_key: self.max_waiting_key,
-                per_connection: self.max_waiting_conn,
-                total: self.max_waiting,
-            },
-            deadlines: Timeouts { resp_idle: self.resp_idle, ..Timeouts::default() },
-        }
-    }
-}
-
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "expected an IP address and port, for example 127.0.0.1:8080")
-}
-
 fn ready_when(text: &str) -> Result<ReadyWhen, &'static str> {
     match text {
         "always" => Ok(ReadyWhen::Always),
         "store" => Ok(ReadyWhen::Store),
         _ => Err("expected always or store"),
     }
-}
-
-fn connections(text: &str) -> Result<usize, &'static str> {
-    let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
-    number.ok_or("expected a number from 1 to 1000000")
-}
-
-fn waiting(text: &str) -> Result<usize, &'static str> {
-    let number = text.parse().ok().filter(|number| (1..=100_000).contains(number));
-    number.ok_or("expected a number from 1 to 100000")
-}
-
-fn idle_timeout(text: &str) -> Result<Duration, &'static str> {
-    let span = text.parse::<Span>().ok().and_then(Span::length).map(Duration::from);
-    span.filter(|span| *span >= Duration::from_secs(1))
-        .ok_or("expected a duration of at least 1s, for example 5min")
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
@@ -212,19 +127,27 @@ pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
         source: options.config.clone().map_or(PolicySource::Sample, PolicySource::File),
         store: options.store.store(|warning| warn!("{warning}"))?,
         memory: options.memory,
-        http: options.http,
-        resp: options.resp,
-        grpc: options.grpc,
-        health: options.health,
+        http: options.addresses.http.0,
+        http_routes: HttpRoutes::All,
+        resp: options.addresses.resp.0,
+        grpc: options.addresses.grpc.0,
+        health: options.addresses.health.and_then(|address| address.0),
+        metrics: options.addresses.metrics.and_then(|address| address.0),
         envoy: options.envoy.options(),
         listeners: options.listeners.options(),
         tokens: AuthTokens::from_env()?,
+        without_token: options.listeners.without_token(),
         exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
         traces: options.otlp.options()?,
         console_hosts: options.console_host.clone(),
         runtime_file: options.runtime_file.clone(),
         ready_when: options.ready_when,
     };
+    run_server(options)
+}
+
+/// Serves until the process is stopped. Logging is initialised already.
+pub(super) fn run_server(options: ServerOptions) -> Result<ExitStatus, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(serve(options));
     // Does not wait for blocking tasks, such as a read from a disk that hangs.
@@ -242,12 +165,10 @@ async fn serve(options: ServerOptions) -> Result<(), CliError> {
         server = Server::bind(options) => server?,
         () = stops.next() => return Ok(()),
     };
-    let (http, resp) = (server.http_address()?, server.resp_address()?);
-    let grpc = server.grpc_address()?;
-    let tls = server.has_tls();
-    let health = server.health_address().map(tracing::field::display);
-    info!(%http, %resp, %grpc, health, tls, store = %server.store(), "listening");
-    if is_sample {
+    log_listening(&server);
+    if let (true, Some(http), Some(resp)) =
+        (is_sample, server.http_address(), server.resp_address())
+    {
         print_hints(http, resp, &server);
     }
     let policies = server.policies().clone();
@@ -273,6 +194,22 @@ async fn serve(options: ServerOptions) -> Result<(), CliError> {
     };
     reloads.abort();
     result
+}
+
+fn log_listening(server: &Server) {
+    let shown = |address: Option<SocketAddr>| address.map(tracing::field::display);
+    let (http, resp) = (shown(server.http_address()), shown(server.resp_address()));
+    let (grpc, health) = (shown(server.grpc_address()), shown(server.health_address()));
+    let metrics = shown(server.metrics_address());
+    let with_tls = ListenerKind::ALL.into_iter().filter(|listener| server.has_tls(*listener));
+    let with_tls: Vec<&str> = with_tls.map(ListenerKind::name).collect();
+    // `true` if all listeners have TLS, else their names.
+    let tls = match with_tls.len() {
+        0 => "false".to_string(),
+        len if len == ListenerKind::ALL.len() => "true".to_string(),
+        _ => with_tls.join(","),
+    };
+    info!(http, resp, grpc, health, metrics, tls, store = %server.store(), "listening");
 }
 
 /// SIGTERM and SIGINT.
@@ -305,7 +242,10 @@ fn print_hints(http: SocketAddr, resp: SocketAddr, server: &Server) {
     };
     let (http, port) = (reachable(http), resp.port());
     let (store, needs_token) = (server.store(), server.needs_token());
-    let [scheme, tls] = if server.has_tls() { ["https", " --tls"] } else { ["http", ""] };
+    let [scheme, tls] =
+        match [server.has_tls(ListenerKind::Http), server.has_tls(ListenerKind::Resp)] {
+            [http, resp] => [if http { "https" } else { "http" }, if resp { " --tls" } else { "" }],
+        };
     let header = if needs_token { " -H \"X-Tidegate-Token: $TIDEGATE_TOKEN\"" } else { "" };
     let auth = if needs_token { " -a \"$TIDEGATE_TOKEN\"" } else { "" };
     let hints = format!(

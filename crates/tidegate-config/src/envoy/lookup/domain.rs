@@ -9,7 +9,7 @@ use super::level::{DescriptorLevel, DescriptorNode};
 use crate::envoy::descriptor_limit::DescriptorLimit;
 use crate::envoy::inherit::Inherited;
 use crate::envoy::reservation::EnvoyReservation;
-use crate::envoy::unit::EnvoyUnit;
+use crate::envoy::unit::{EnvoyUnit, EnvoyWindows};
 
 /// The limits of a domain.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub struct Domain {
     name: Box<str>,
     pub(crate) level: DescriptorLevel,
     inherited: Inherited,
+    windows: EnvoyWindows,
     /// Cache of limits that came with requests.
     overrides: RwLock<HashMap<(u32, EnvoyUnit), Arc<DescriptorLimit>>>,
 }
@@ -25,11 +26,12 @@ impl Domain {
     /// Upper bound of the cached limits that came with requests.
     pub const MAX_OVERRIDES: usize = 256;
 
-    pub(crate) fn new(name: &str, inherited: Inherited) -> Self {
+    pub(crate) fn new(name: &str, inherited: Inherited, windows: EnvoyWindows) -> Self {
         Self {
             name: name.into(),
             level: DescriptorLevel::default(),
             inherited,
+            windows,
             overrides: RwLock::default(),
         }
     }
@@ -74,7 +76,9 @@ impl Domain {
         }
         drop(cached);
         let name = format!("override-{}", unit.name());
-        let rule = Rule::per_call(&name, [unit.limit(requests).ok()?]).ok()?;
+        // A bucket cannot count some numbers of billions exactly; a fixed window counts all.
+        let limit = self.windows.limit(unit, requests).or_else(|_| unit.limit(requests));
+        let rule = Rule::per_call(&name, [limit.ok()?]).ok()?;
         let rule = rule.on_store_failure(self.inherited.on_store_failure());
         let reservation = EnvoyReservation::default();
         let leaf = Arc::new(DescriptorLimit {

@@ -113,6 +113,12 @@ impl GrpcServices {
         Self { rate_limit, tokens, others, other_streams, health, request_timeout, drain, envoy }
     }
 
+    /// The same services with other tokens.
+    #[must_use]
+    pub(crate) fn with_tokens(&self, tokens: Arc<AuthTokens>) -> Self {
+        Self { tokens, ..self.clone() }
+    }
+
     /// Path patterns of the services.
     pub fn paths() -> [String; 4] {
         const REFLECTION: [&str; 2] =

@@ -16,9 +16,10 @@ pub(crate) mod run_blocking;
 mod state;
 
 pub use self::handlers::keys::inspection_json;
-pub(crate) use self::health_listener::serve_health;
+pub(crate) use self::health_listener::{serve_health, serve_metrics};
 pub use self::json::decision_json;
 #[doc(hidden)]
 pub use self::openapi::live_example;
 pub use self::router::router;
+pub(crate) use self::router::{HttpService, ratelimit_router};
 pub use self::state::{AppContext, AppState};

@@ -81,6 +81,21 @@ where
     })
 }
 
+/// What envoyproxy/ratelimit serves over HTTP, and the probes.
+pub(crate) fn ratelimit_router(app: AppState) -> HttpService {
+    let all = Router::new()
+        .route("/json", call(envoy_json::should_rate_limit))
+        .route("/healthcheck", get(envoy_json::health))
+        .route("/healthz", get(status::health))
+        .route("/readyz", get(status::ready));
+    with_fallbacks(all, app)
+}
+
+/// The metrics alone.
+pub(super) fn metrics_router(app: AppState) -> HttpService {
+    with_fallbacks(Router::new().route("/metrics", get(status::metrics)), app)
+}
+
 /// The probes alone.
 pub(super) fn health_router(app: AppState) -> HttpService {
     let all =

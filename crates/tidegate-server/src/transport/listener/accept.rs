@@ -177,7 +177,7 @@ impl Acceptor {
     /// The TLS stream, unless the handshake fails or times out.
     async fn handshake(&self, stream: TcpStream) -> Option<ClientStream> {
         static THROTTLE: LogThrottle = LogThrottle::new();
-        let config = self.certificates.as_ref()?.config(self.kind);
+        let config = self.certificates.as_ref()?.config(self.kind)?;
         let handshake = TlsAcceptor::from(config).accept(stream);
         let error = match tokio::time::timeout(self.deadlines.handshake, handshake).await {
             Ok(Ok(stream)) => return Some(stream.into()),

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use tracing::warn;
 
-use crate::tls::ServerTls;
 use crate::transport::auth::AuthTokens;
 
 /// Where a server without token and TLS may listen.
@@ -21,7 +20,6 @@ pub enum Exposure {
 /// Warning about listeners that other machines can reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ExposureWarning {
-    Good,
     /// TLS without authentication of callers.
     UnauthenticatedTls,
     /// Tokens are sent in plaintext.
@@ -30,25 +28,35 @@ pub(crate) enum ExposureWarning {
     Unauthenticated,
 }
 
-/// The warning about these addresses; an error is the first address that must not be bound.
+/// A listener, and what protects it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListenerGuards {
+    pub(crate) address: SocketAddr,
+    pub(crate) needs_token: bool,
+    pub(crate) has_tls: bool,
+    pub(crate) requires_client_cert: bool,
+}
+
+/// The warnings about these listeners; an error is the first address that must not be bound.
 pub(crate) fn check_exposure(
-    addresses: &[SocketAddr],
-    tokens: &AuthTokens,
-    tls: Option<&ServerTls>,
+    listeners: &[ListenerGuards],
     exposure: Exposure,
-) -> Result<ExposureWarning, SocketAddr> {
-    let Some(reachable) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
-        return Ok(ExposureWarning::Good);
-    };
-    match (tokens.guards_checks(), tls) {
-        (false, None) if exposure == Exposure::Guarded => Err(*reachable),
-        (false, None) => Ok(ExposureWarning::Unauthenticated),
-        (false, Some(tls)) if !tls.requires_client_cert() => {
-            Ok(ExposureWarning::UnauthenticatedTls)
+) -> Result<Vec<ExposureWarning>, SocketAddr> {
+    let reachable = listeners.iter().filter(|listener| !listener.address.ip().is_loopback());
+    let mut warnings = Vec::new();
+    for listener in reachable {
+        let warning = match (listener.needs_token, listener.has_tls) {
+            (false, false) if exposure == Exposure::Guarded => return Err(listener.address),
+            (false, false) => ExposureWarning::Unauthenticated,
+            (false, true) if !listener.requires_client_cert => ExposureWarning::UnauthenticatedTls,
+            (true, false) => ExposureWarning::TokensInPlainText,
+            (_, true) => continue,
+        };
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
         }
-        (true, None) => Ok(ExposureWarning::TokensInPlainText),
-        (_, Some(_)) => Ok(ExposureWarning::Good),
     }
+    Ok(warnings)
 }
 
 /// Warns about tokens that can be guessed: attempts over HTTP are not limited.
@@ -72,7 +80,6 @@ pub(crate) fn log_root() {
 impl ExposureWarning {
     pub(crate) fn log(self) {
         match self {
-            Self::Good => {}
             Self::UnauthenticatedTls => warn!(
                 "listener reachable from other machines without authentication (TLS only); set \
                  TIDEGATE_TOKEN or --tls-client-ca"

@@ -2,12 +2,13 @@
 
 use super::timeouts::Timeouts;
 use crate::check::WaitLimits;
+use crate::tls::TlsSources;
 
 /// TLS, connection limit, waiting requests and timeouts of all listeners.
 #[derive(Clone, Debug)]
 pub struct ListenerOptions {
-    /// Certificate files; those of the policy if not given.
-    pub tls: Option<tidegate_config::TlsFiles>,
+    /// Certificate files.
+    pub tls: TlsSources,
     /// Most open connections, over all listeners.
     pub max_connections: usize,
     /// Most requests that wait for permits.
@@ -24,6 +25,11 @@ impl ListenerOptions {
 impl Default for ListenerOptions {
     fn default() -> Self {
         let (deadlines, waits) = (Timeouts::default(), WaitLimits::default());
-        Self { tls: None, max_connections: Self::MAX_CONNECTIONS, waits, deadlines }
+        Self {
+            tls: TlsSources::default(),
+            max_connections: Self::MAX_CONNECTIONS,
+            waits,
+            deadlines,
+        }
     }
 }
