@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::certificates::{TestCa, TestCertificate};
 use crate::pip_program;
 use crate::server::{RawHttpConnection, ServerResponse, TempFolder, pause, wait_until};
 
@@ -28,12 +29,24 @@ pub struct EnvoyProcess {
 impl EnvoyProcess {
     /// Starts an Envoy that calls these servers round robin.
     pub fn start(program: &Path, limits: &[SocketAddr], mode: EnvoyFailureMode) -> Self {
+        Self::start_with(program, limits, mode, None)
+    }
+
+    /// The same, over mutual TLS with this certificate if it is given.
+    pub fn start_with(
+        program: &Path,
+        limits: &[SocketAddr],
+        mode: EnvoyFailureMode,
+        tls: Option<(&TestCa, &TestCertificate)>,
+    ) -> Self {
+        let tls = tls.map(transport_socket).unwrap_or_default();
         let upstream = upstream();
         // Another process may take the port before Envoy does.
         for _ in 0..10 {
             let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let folder = TempFolder::new();
-            let file = folder.write("envoy.yaml", &bootstrap(address, upstream, limits, mode));
+            let text = bootstrap(address, upstream, limits, mode) + &tls;
+            let file = folder.write("envoy.yaml", &text);
             let log = fs::File::create(folder.path("log")).unwrap();
             let mut child = Command::new(program)
                 .arg("--config-path")
@@ -133,6 +146,24 @@ fn reply(stream: TcpStream) {
             return;
         }
     }
+}
+
+/// The end of the last cluster, which is that of the rate limit service.
+fn transport_socket((ca, client): (&TestCa, &TestCertificate)) -> String {
+    format!(
+        r#"
+      transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+          common_tls_context:
+            tls_certificates: [{{ certificate_chain: {{ filename: {} }}, private_key: {{ filename: {} }} }}]
+            validation_context: {{ trusted_ca: {{ filename: {} }} }}
+"#,
+        client.cert,
+        client.key,
+        ca.ca(),
+    )
 }
 
 /// Reserves an estimate of tokens for a user before the call, and commits those of the response

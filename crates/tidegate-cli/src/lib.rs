@@ -29,6 +29,8 @@ mod subject_args;
 mod table;
 mod tls_args;
 
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -60,6 +62,8 @@ pub struct Cli {
 enum CliCommand {
     /// Run the server: HTTP, Redis protocol and gRPC for Envoy
     Serve(Box<commands::serve::Options>),
+    /// Run the server with the environment variables of envoyproxy/ratelimit
+    Ratelimit(commands::ratelimit::Options),
     /// Check a key: exit code 0 allowed, 1 denied, 2 error
     Check(commands::check::Options),
     /// Show the state of a key under each limit
@@ -92,11 +96,24 @@ enum CliCommand {
     Bench(commands::bench::Options),
 }
 
+impl Cli {
+    /// The arguments of this process. A program called `ratelimit` runs the command of that name.
+    pub fn of_process() -> Self {
+        let mut arguments: Vec<OsString> = std::env::args_os().collect();
+        let program = arguments.first().map(Path::new).and_then(Path::file_name);
+        if program == Some(OsStr::new("ratelimit")) {
+            arguments.insert(1, "ratelimit".into());
+        }
+        Self::parse_from(arguments)
+    }
+}
+
 /// Runs a command and prints its error, if any. The exit code is 0, 1 (negative result) or 2
 /// (error).
 pub fn run(arguments: Cli) -> ExitCode {
     let outcome = match &arguments.command {
         CliCommand::Serve(options) => commands::serve::run(options),
+        CliCommand::Ratelimit(_) => commands::ratelimit::run(),
         CliCommand::Check(options) => commands::check::run(options),
         CliCommand::Inspect(options) => commands::inspect_reset::run(KeyCommand::Inspect, options),
         CliCommand::Reset(options) => commands::inspect_reset::run(KeyCommand::Reset, options),

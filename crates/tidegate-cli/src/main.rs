@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tidegate_cli::{self, Cli};
 
 fn main() -> ExitCode {
-    tidegate_cli::run(Cli::parse())
+    tidegate_cli::run(Cli::of_process())
 }

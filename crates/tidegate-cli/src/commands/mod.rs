@@ -9,6 +9,7 @@ pub(crate) mod health;
 pub(crate) mod inspect_reset;
 pub(crate) mod man;
 pub(crate) mod overrides;
+pub(crate) mod ratelimit;
 pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;

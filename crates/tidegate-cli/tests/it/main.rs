@@ -36,6 +36,7 @@ mod openapi;
 mod own_listeners;
 mod pages;
 mod policy_without_rules;
+mod ratelimit;
 mod recipes;
 mod redis_cell;
 mod reload;
