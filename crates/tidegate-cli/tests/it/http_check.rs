@@ -51,7 +51,7 @@ fn a_decision_equals_the_documented_one_exactly() {
 /// Without the fields that depend on the time.
 fn without_times(mut body: Value) -> Value {
     let times = ["retry_after_ms", "reset_after_ms"];
-    let mut remove = |body: &mut Value| {
+    let remove = |body: &mut Value| {
         let is_zero = |time: &Value| time.as_u64() == Some(0);
         let fields = body.as_object_mut().unwrap();
         fields.retain(|name, value| !times.contains(&&**name) || is_zero(value));

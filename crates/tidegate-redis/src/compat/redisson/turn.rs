@@ -29,7 +29,7 @@ pub(crate) async fn acquire_in_turn(
     let (ticket, head_now) =
         poll_fn(|cx| Poll::Ready(calls.queue.join(permits, || head.as_mut().poll(cx)))).await;
     // Dropped before `head`: the next caller at the head does not request permits for it.
-    let caller = QueuedCaller { calls, ticket, end };
+    let caller = TurnWaiter { calls, ticket, end };
     let head = match head_now {
         Poll::Ready(head) => head,
         Poll::Pending => match caller.wait_for_head(head).await? {
@@ -43,7 +43,7 @@ pub(crate) async fn acquire_in_turn(
 }
 
 /// A caller in the queue. If it is dropped, permits that were taken for it are returned.
-struct QueuedCaller<'a> {
+struct TurnWaiter<'a> {
     calls: &'a LimiterCalls,
     ticket: Arc<WaitTicket>,
     end: Micros,
@@ -57,7 +57,7 @@ enum Turn<'a> {
     Decided(AcquireDecision),
 }
 
-impl QueuedCaller<'_> {
+impl TurnWaiter<'_> {
     async fn wait_for_head<'h>(
         &self,
         head: impl Future<Output = MutexGuard<'h, ()>>,
@@ -141,7 +141,7 @@ impl QueuedCaller<'_> {
     }
 }
 
-impl Drop for QueuedCaller<'_> {
+impl Drop for TurnWaiter<'_> {
     fn drop(&mut self) {
         self.calls.queue.remove(&self.ticket);
         let unused = self.ticket.abandon().into_iter().collect();

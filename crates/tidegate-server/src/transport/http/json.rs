@@ -136,6 +136,7 @@ pub(crate) struct CheckManyResponse<'a> {
 /// The result of one of several independent checks.
 #[derive(Serialize, JsonSchema, Debug)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "nearly all results of a batch are decisions")]
 pub(crate) enum CheckResultBody<'a> {
     /// What `POST /v1/check` returns with status 200 or 429.
     Decision(DecisionBody<'a>),
