@@ -106,9 +106,9 @@ impl<'a> Reserve<'a> {
     }
 
     /// Reserves as much of a quantity as fits, in one step: from the first number, below which it
-    /// is denied, to the last one. Each check costs its [`cost`](RuleCheck::cost) and, for each unit
-    /// that is granted, [`per_unit`](RuleCheck::per_unit); see [`Reservation::granted`]. So the
-    /// tokens of a response and their price are bounded by one number:
+    /// is denied, to the last one. Each check costs its [`cost`](RuleCheck::cost) and, for each
+    /// unit that is granted, [`per_unit`](RuleCheck::per_unit); see [`Reservation::granted`]. So
+    /// the tokens of a response and their price are bounded by one number:
     ///
     /// ```
     /// use tidegate::{Limiter, Memory, Rule, RuleCheck, Unit, UnitCost};
