@@ -18,7 +18,7 @@ use tidegate_server::internal::transport::auth::AuthTokens;
 use tidegate_server::internal::transport::envoy::grpc::GrpcServices;
 use tidegate_server::internal::transport::envoy::service::EnvoyService;
 use tidegate_server::internal::transport::envoy::settings::EnvoySettings;
-use tidegate_server::internal::transport::http::{self, AppState};
+use tidegate_server::internal::transport::http::{self, AppContext, AppState};
 use tidegate_server::internal::transport::listener::Timeouts;
 use tokio::runtime::{Builder, Runtime};
 
@@ -77,7 +77,7 @@ impl ServerFixture {
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
         let address = ([127, 0, 0, 1], 8080).into();
         let console = ConsoleState::new(address, CookieSecurity::Off, service.clock().clone());
-        let state = AppState {
+        let state = AppState::from(AppContext {
             service: service.clone(),
             policies: Arc::new(policies),
             tokens: tokens.clone(),
@@ -85,7 +85,7 @@ impl ServerFixture {
             envoy: envoy.clone(),
             drain,
             ready_when: ReadyWhen::default(),
-        };
+        });
         let context = ConsoleContext { app: state.clone(), console: Arc::new(console) };
         let router = http::router(state, &grpc, console::router(context));
         Self { service, envoy, tokens, router, _shutdown: trigger, runtime }

@@ -40,8 +40,8 @@ impl EnvoyWindows {
     pub const NAMES: [(&'static str, Self); 3] =
         [("fixed", Self::Fixed), ("sliding", Self::Sliding), ("bucket", Self::Bucket)];
 
-    /// The limit of `requests` per `unit`. With 0 requests it never allows. A bucket refuses numbers
-    /// of billions that it cannot count exactly.
+    /// The limit of `requests` per `unit`. With 0 requests it never allows. A bucket refuses
+    /// numbers of billions that it cannot count exactly.
     pub fn limit(self, unit: EnvoyUnit, requests: u32) -> Result<Limit, InvalidLimit> {
         let (count, span) = (u64::from(requests), Span::Plain(unit.length()));
         match self {

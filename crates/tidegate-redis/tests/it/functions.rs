@@ -1,5 +1,5 @@
-//! The general scripts as functions: called where the server has them, and replaced by scripts where
-//! it does not.
+//! The general scripts as functions: called where the server has them, and replaced by scripts
+//! where it does not.
 
 use std::time::Duration;
 

@@ -65,9 +65,9 @@ fn the_scripts_decide_as_the_model_does() {
     compare_each(SharingClass::Policies, run_size(10_000, 10_000, 10_000_000));
 }
 
-/// Traces beyond those of a short run, each of which once differed after a clock step back. 5698 and
-/// 18459: a limit got an entry under which nothing was used any more, and its usage was stored. In
-/// 17925 the sub-windows of a limit that counts nothing moved those of another.
+/// Traces beyond those of a short run, each of which once differed after a clock step back. 5698
+/// and 18459: a limit got an entry under which nothing was used any more, and its usage was stored.
+/// In 17925 the sub-windows of a limit that counts nothing moved those of another.
 #[test]
 fn long_traces_with_clock_steps_are_decided_as_the_model_does() {
     let server = testkit::redis::RedisServer::start();

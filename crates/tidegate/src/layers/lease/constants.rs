@@ -31,8 +31,8 @@ pub(crate) const LOAN_COST: u64 = 32;
 /// Smallest loan of a configured size, unless that is smaller.
 pub(crate) const MIN_LOAN: u64 = 8;
 
-/// After a loan that did not save its cost, the next one of this key needs twice the demand, at most
-/// this often.
+/// After a loan that did not save its cost, the next one of this key needs twice the demand, at
+/// most this often.
 pub(crate) const MAX_BACKOFF: u32 = 6;
 
 /// A loan of a configured size needs at least this demand per window.

@@ -13,7 +13,7 @@ use crate::transport::http::response;
 use crate::transport::http::state::AppState;
 
 /// The result of one check.
-type CheckResult = Result<CheckDecision, HttpProblem>;
+type ItemResult = Result<CheckDecision, HttpProblem>;
 
 /// `POST /v1/check-many`: independent checks, always 200. Each result has its own outcome.
 pub(crate) async fn check_many(
@@ -32,9 +32,9 @@ pub(crate) async fn check_many(
 }
 
 /// Decides the checks that are valid.
-async fn decide(service: &CheckService, items: &[StrictObject<CheckItem>]) -> Vec<CheckResult> {
+async fn decide(service: &CheckService, items: &[StrictObject<CheckItem>]) -> Vec<ItemResult> {
     let mut checks = Vec::with_capacity(items.len());
-    let mut results: Vec<Option<CheckResult>> = Vec::with_capacity(items.len());
+    let mut results: Vec<Option<ItemResult>> = Vec::with_capacity(items.len());
     for StrictObject(item) in items {
         let check = item.check(service);
         results.push(check.map(|check| checks.push(check)).err().map(Err));
@@ -44,7 +44,7 @@ async fn decide(service: &CheckService, items: &[StrictObject<CheckItem>]) -> Ve
     results.into_iter().filter_map(|invalid| invalid.or_else(&mut next)).collect()
 }
 
-fn result_body(result: &CheckResult) -> CheckResultBody<'_> {
+fn result_body(result: &ItemResult) -> CheckResultBody<'_> {
     match result {
         Ok(decision) => CheckResultBody::Decision(DecisionBody::new(decision)),
         Err(problem) => CheckResultBody::Problem(problem.body()),
