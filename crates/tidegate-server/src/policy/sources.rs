@@ -60,7 +60,7 @@ pub struct EnvoySource {
 pub enum EnvoyOrigin {
     /// A folder of YAML files, watched for changes.
     Folder(PathBuf),
-    /// A control plane; see [`PolicyManager::set_resources`](super::PolicyManager::set_resources).
+    /// A control plane.
     ControlPlane,
 }
 

@@ -19,13 +19,17 @@ use tidegate_server::internal::transport::listener::panics;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Examples:
+  Limits in the files of /data/ratelimit/config, counts in Redis:
+    RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 \\
+      tidegate ratelimit
+  Limits from a control plane:
+    CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 \\
+      REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 tidegate ratelimit
+
 Configured by the environment variables of envoyproxy/ratelimit alone. Variables without an effect
 are logged; those that would change decisions and are not supported are refused. The table is in
-docs/use/ratelimit.md. A program called ratelimit runs this command.
-
-Example:
-  CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 \\
-    REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 tidegate ratelimit")]
+docs/use/ratelimit.md. A program called ratelimit runs this command.")]
 pub(crate) struct Options {}
 
 pub(crate) fn run() -> Result<ExitStatus, CliError> {
