@@ -107,10 +107,18 @@ fn bytes(server: &RedisServer) -> u64 {
     keys.lines().map(usage).sum()
 }
 
-/// Average duration of a script.
+/// Average duration of a script, or of a function that was called in its place.
 fn micros(server: &RedisServer) -> f64 {
     let info = server.cli(&["INFO", "commandstats"]);
-    let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
-    let word = line.split(',').find_map(|word| word.strip_prefix("usec_per_call="));
-    word.unwrap().parse().unwrap()
+    let of = |line: &str, name: &str| -> f64 {
+        let words = line.split([':', ',']);
+        words.filter_map(|word| word.strip_prefix(name)).next().unwrap().parse().unwrap()
+    };
+    let kinds = ["cmdstat_evalsha:", "cmdstat_fcall:"];
+    let lines = info.lines().filter(|line| kinds.iter().any(|kind| line.starts_with(kind)));
+    let sums = lines.fold((0.0, 0.0), |(micros, calls), line| {
+        (micros + of(line, "usec="), calls + of(line, "calls="))
+    });
+    assert!(sums.1 > 0.0, "{info}");
+    sums.0 / sums.1
 }
