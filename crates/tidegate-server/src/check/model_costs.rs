@@ -214,8 +214,8 @@ mod tests {
         });
         assert_eq!(costs, [(1, 0), (1, 0), (100, 50), (100, 100)]);
         let free = ModelUsage { model: Some("free"), ..call };
-        let spend = active.cost_of_output("spend", &free).unwrap();
-        assert_eq!(spend, (1, UnitCost::ZERO), "a hold of nothing is no hold");
+        let (input, per_token) = active.cost_of_output("spend", &free).unwrap();
+        assert_eq!((input, per_token.is_zero()), (1, true), "a hold of nothing is no hold");
         assert!(active.cost_of_output("spend", &ModelUsage { model: None, ..call }).is_err());
     }
 
