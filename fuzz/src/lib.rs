@@ -87,7 +87,7 @@ impl ServerFixture {
             ready_when: ReadyWhen::default(),
         });
         let context = ConsoleContext { app: state.clone(), console: Arc::new(console) };
-        let router = http::router(state, &grpc, console::router(context));
+        let router = http::router(state, &grpc, console::router(context)).into_routes();
         Self { service, envoy, tokens, router, _shutdown: trigger, runtime }
     }
 

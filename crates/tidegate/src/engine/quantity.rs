@@ -93,8 +93,11 @@ impl Quantity<'_> {
     /// fits.
     pub fn fitting(&self, parts: impl Iterator<Item = (Cost, UnitCost, u64)>) -> Cost {
         let fits = parts.map(|(at_min, per_unit, left)| {
-            let left = Cost::total(left).saturating_sub(self.base(at_min, per_unit));
-            per_unit.quantity_for(left)
+            let left = Cost::total(left);
+            if at_min > left {
+                return self.min;
+            }
+            per_unit.quantity_for(left.saturating_sub(self.base(at_min, per_unit)))
         });
         fits.min().unwrap_or(self.want).clamp(self.min, self.want)
     }

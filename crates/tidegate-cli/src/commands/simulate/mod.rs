@@ -50,8 +50,7 @@ pub(crate) struct Options {
     /// Hold time of a concurrency slot
     #[arg(long, value_name = "SPAN")]
     hold: Option<Span>,
-    /// Estimates, costs and durations of calls that reserve, for example
-    /// 'estimate 800 cost 100..4000 takes 2s..90s'
+    /// Estimate, cost and duration of calls that reserve; see the examples
     #[arg(long, value_name = "SPEC")]
     calls: Option<CallProfile>,
     /// Write an SVG chart to this file

@@ -112,6 +112,13 @@ fn with_fallbacks(all: Router<AppState>, app: AppState) -> HttpService {
 #[derive(Clone, Debug)]
 pub struct HttpService(Router);
 
+impl HttpService {
+    /// The routes alone, which take requests with any body.
+    pub fn into_routes(self) -> Router {
+        self.0
+    }
+}
+
 impl Service<http::Request<Incoming>> for HttpService {
     type Response = Response;
     type Error = Infallible;
