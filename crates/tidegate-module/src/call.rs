@@ -47,12 +47,28 @@ pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of r
 pub(crate) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// An integer from 0 to 2^53, in decimal digits.
+/// An integer from 0 to 2^53, in decimal digits. A leading zero is refused, as the server does when
+/// it reads the number of keys: it would find no keys and check neither permissions nor slots.
 pub(crate) fn integer(word: &[u8]) -> Result<u64, &'static str> {
     const MAX_DIGITS: usize = 16;
-    if !(1..=MAX_DIGITS).contains(&word.len()) || !word.iter().all(u8::is_ascii_digit) {
+    let is_padded = word.len() > 1 && word.starts_with(b"0");
+    if !(1..=MAX_DIGITS).contains(&word.len()) || is_padded || !word.iter().all(u8::is_ascii_digit)
+    {
         return Err(NOT_AN_INTEGER);
     }
     let number = word.iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'));
     if number <= 1 << 53 { Ok(number) } else { Err(NOT_AN_INTEGER) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_those_that_the_server_reads_as_a_number_of_keys() {
+        assert_eq!(["0", "1", "10"].map(|word| integer(word.as_bytes())), [Ok(0), Ok(1), Ok(10)]);
+        for word in ["", "01", "00", "+1", "-1", " 1", "1 ", "9007199254740993", "x"] {
+            assert_eq!(integer(word.as_bytes()), Err(NOT_AN_INTEGER), "{word:?}");
+        }
+    }
 }

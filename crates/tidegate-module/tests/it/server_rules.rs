@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use redis::Value;
+use redis::{Arg, Value};
 use testkit::redis::RedisServer;
 
 use crate::fixture::{connect, decide_one, error, integers, module_path, start, start_without};
@@ -44,6 +44,18 @@ fn keys_are_declared_for_permissions_and_slots() {
         assert!(error(connection, words).contains("NOPERM"), "{words:?}");
     }
     assert!(decide_one("other", "5/min", 1.0).query::<Value>(connection).is_err());
+    // The server finds no keys where it cannot read their number, so it would not check them.
+    for number in ["01", "001", "+1", " 1"] {
+        let mut padded = redis::cmd("TG.DECIDE");
+        padded.arg(number);
+        for argument in decide_one("other", "5/min", 1.0).args_iter().skip(2) {
+            if let Arg::Simple(bytes) = argument {
+                padded.arg(bytes);
+            }
+        }
+        assert!(padded.query::<Value>(connection).is_err(), "{number:?} keys");
+    }
+    assert_eq!(server.cli(&["EXISTS", "other"]), "0");
 }
 
 #[test]
