@@ -1,9 +1,13 @@
 //! Callers that wait for permits.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
+use tidegate_redis::Redis;
 use tidegate_redis::redisson::{Mode, Rate, RateLimiter};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -93,6 +97,28 @@ async fn one_script_serves_all_waiters_that_released_permits_suffice_for() {
     limiter.release(1).await.unwrap();
     timeout(TIMEOUT, waiters.join_all()).await.expect("stuck");
     assert_eq!(*served.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_waiter_ends_although_the_task_of_the_head_is_not_polled() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_secs(2);
+    let redis = Redis::builder(&server.url()).deadline(deadline).connect_deadline(TIMEOUT);
+    let limiter = RateLimiter::new(&redis.build().unwrap().client(), NAME);
+    let rate = Rate::new(Mode::Overall, 1, Duration::from_secs(1)).unwrap();
+    assert!(limiter.try_set_rate(rate).await.unwrap());
+    limiter.acquire(1).await.unwrap();
+    let mut head = pin!(limiter.acquire(1));
+    assert!(timeout(Duration::from_millis(100), &mut head).await.is_err());
+    let (second, wait) = (limiter.clone(), Duration::from_millis(1_500));
+    let second = tokio::spawn(async move { second.try_acquire_for(1, wait).await });
+    sleep(Duration::from_millis(100)).await;
+    limiter.release(1).await.unwrap();
+    // Sends a request for both.
+    assert!(poll_fn(|cx| Poll::Ready(head.as_mut().poll(cx))).await.is_pending());
+    let decision = timeout(TIMEOUT, second).await.expect("it waits for the head").unwrap();
+    assert!(!decision.unwrap().allowed());
+    timeout(TIMEOUT, head).await.expect("stuck").unwrap();
 }
 
 #[tokio::test]

@@ -28,9 +28,11 @@ pub(crate) async fn acquire_in_turn(
     // It joins the queue here, before it does anything that takes time.
     let (ticket, head_now) =
         poll_fn(|cx| Poll::Ready(calls.queue.join(permits, || head.as_mut().poll(cx)))).await;
-    // Dropped before `head`: the next caller at the head does not request permits for it.
+    // Declared before the caller, so dropped after it: the next caller at the head does not request
+    // permits for a caller that is gone.
+    let head_guard;
     let caller = TurnWaiter { calls, ticket, end };
-    let head = match head_now {
+    head_guard = match head_now {
         Poll::Ready(head) => head,
         Poll::Pending => match caller.wait_for_head(head).await? {
             Turn::Head(head) => head,
@@ -38,7 +40,8 @@ pub(crate) async fn acquire_in_turn(
         },
     };
     let decision = caller.request_until_decided().await;
-    drop(head);
+    drop(caller);
+    drop(head_guard);
     decision
 }
 
@@ -87,14 +90,22 @@ impl TurnWaiter<'_> {
     }
 
     /// Stops waiting, after the request in flight. Returns the decision if its permits were taken.
+    ///
+    /// The request is sent by another caller, whose task may not be polled: it is awaited for the
+    /// time that one call takes. Permits that it takes later are returned.
     async fn leave(&self) -> Option<AcquireDecision> {
+        let client = &self.calls.client;
+        let until = self.calls.after(client.deadline().into()).max(self.end);
         loop {
             match self.ticket.leave() {
                 Leaving::Left => return None,
                 Leaving::Taken(remaining) => {
                     return Some(AcquireDecision { outcome: Outcome::Allow, remaining });
                 }
-                Leaving::Requested => self.ticket.changed().await,
+                Leaving::Requested if client.clock().elapsed() >= until => return None,
+                Leaving::Requested => {
+                    race(self.ticket.changed(), client.clock().sleep_until(until)).await;
+                }
             }
         }
     }
