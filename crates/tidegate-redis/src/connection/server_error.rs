@@ -195,8 +195,11 @@ pub(crate) fn lacks_permission(error: &RedisError) -> bool {
 /// Why the native module refused a call, if the script may accept it. Nothing was executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ModuleRefusal {
-    /// The module is not loaded, is of another version, or this user may not call it.
+    /// The module is not loaded. It may be again.
     Gone,
+    /// The module is of another version, or this user may not call it. Each attempt costs a round
+    /// trip, and may be an entry of `ACL LOG`.
+    NotUsable,
     /// The server takes no writes, for example because it is full. It refuses the module before it
     /// begins, and a script only when it writes: denials can still be decided.
     ThisCall,
@@ -207,8 +210,9 @@ impl ModuleRefusal {
         let text = error.detail().unwrap_or_default().to_ascii_lowercase();
         match error.code()? {
             "OOM" | "MISCONF" | "NOREPLICAS" => Some(Self::ThisCall),
-            "ERR" | "NOPERM" if text.contains("tg.decide") => Some(Self::Gone),
-            "ERR" if text.contains("use a module of your version") => Some(Self::Gone),
+            "ERR" if text.contains("tg.decide") => Some(Self::Gone),
+            "NOPERM" if text.contains("tg.decide") => Some(Self::NotUsable),
+            "ERR" if text.contains("use a module of your version") => Some(Self::NotUsable),
             _ => None,
         }
     }

@@ -231,9 +231,6 @@ impl SupervisedConnection {
         match reply {
             Ok(Value::ServerError(error)) => {
                 let error: RedisError = error.into();
-                if ModuleRefusal::of(&error) == Some(ModuleRefusal::Gone) {
-                    live.lose_module();
-                }
                 if inner.has_locator() && ErrorClass::of(&error) == ErrorClass::Replica {
                     inner.retire(live, &replica(&live.endpoint));
                 }
@@ -276,6 +273,14 @@ impl SupervisedConnection {
     pub(crate) fn has_module(&self) -> bool {
         let state = self.0.inner.state.borrow();
         state.live.as_ref().is_some_and(|live| live.has_module.load(Ordering::Relaxed))
+    }
+
+    /// The server has refused the native module on this connection or another one.
+    pub(crate) fn module_refused(&self, refusal: ModuleRefusal) {
+        let state = self.0.inner.state.borrow();
+        if let Some(live) = &state.live {
+            live.module_refused(refusal);
+        }
     }
 
     /// The identity of the connected server, if it reports one.
@@ -379,9 +384,13 @@ impl LiveConnection {
         self.serves.store(serves, Ordering::Relaxed);
     }
 
-    fn lose_module(&self) {
+    /// A module that is not loaded is looked for again; one that cannot be used, after a reconnect.
+    fn module_refused(&self, refusal: ModuleRefusal) {
+        if refusal == ModuleRefusal::ThisCall {
+            return;
+        }
         self.has_module.store(false, Ordering::Relaxed);
-        self.lost_module.store(true, Ordering::Relaxed);
+        self.lost_module.store(refusal == ModuleRefusal::Gone, Ordering::Relaxed);
     }
 
     /// Looks for a module that was unloaded, for example because it is being upgraded.

@@ -63,15 +63,24 @@ impl FunctionSupport {
         (CommandForm::Script, is_due.then(|| LoadGuard(Arc::clone(self))))
     }
 
-    /// A server has refused `FCALL`.
-    pub(crate) fn refused(&self, refusal: FunctionRefusal, now: Instant) {
+    /// A server has refused `FCALL`. With a guard, the library is to be loaded on that server: in a
+    /// Cluster the others may have it.
+    pub(crate) fn refused(
+        self: &Arc<Self>,
+        refusal: FunctionRefusal,
+        now: Instant,
+    ) -> Option<LoadGuard> {
         let mut state = self.lock();
         *state = match (refusal, *state) {
-            (FunctionRefusal::NotLoaded, LibraryState::Loaded) => LibraryState::Missing,
+            (FunctionRefusal::NotLoaded, LibraryState::Loaded) => {
+                *state = LibraryState::Loading;
+                return Some(LoadGuard(Arc::clone(self)));
+            }
             (FunctionRefusal::NotAvailable, _)
             | (FunctionRefusal::NotLoaded, LibraryState::MaybeLoaded) => unavailable(now),
             (_, state) => state,
         };
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, LibraryState> {
@@ -159,9 +168,9 @@ mod tests {
         let now = Instant::now();
         let support = support_after(server_error(denied), now);
         assert_eq!(support.choose(now).0, CommandForm::Function);
-        support.refused(FunctionRefusal::ThisCall, now);
+        assert!(support.refused(FunctionRefusal::ThisCall, now).is_none());
         assert_eq!(support.choose(now).0, CommandForm::Function);
-        support.refused(FunctionRefusal::NotLoaded, now);
+        assert!(support.refused(FunctionRefusal::NotLoaded, now).is_none());
         assert_paused(&support, now);
     }
 
@@ -171,9 +180,9 @@ mod tests {
         for reply in [Ok(()), server_error("ERR Library 'tidegate_1' already exists")] {
             let support = support_after(reply, now);
             assert_eq!(support.choose(now).0, CommandForm::Function);
-            support.refused(FunctionRefusal::NotLoaded, now);
-            let (form, guard) = support.choose(now);
-            assert_eq!(form, CommandForm::Script);
+            let guard = support.refused(FunctionRefusal::NotLoaded, now);
+            let (form, second) = support.choose(now);
+            assert!(form == CommandForm::Script && second.is_none(), "it is loaded once");
             drop(guard.unwrap());
             assert!(support.choose(now).1.is_some(), "the task was dropped");
         }
@@ -185,7 +194,7 @@ mod tests {
     fn without_the_permission_to_call_functions_scripts_are_used() {
         let now = Instant::now();
         let support = support_after(Ok(()), now);
-        support.refused(FunctionRefusal::NotAvailable, now);
+        assert!(support.refused(FunctionRefusal::NotAvailable, now).is_none());
         assert_paused(&support, now);
     }
 

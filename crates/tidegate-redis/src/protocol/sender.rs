@@ -55,9 +55,8 @@ impl ScriptSender {
             push(&mut decide);
             let reply = self.router.send(until, slot, &decide, via).await;
             let Err(CallError::ServerError(error)) = &reply else { return reply };
-            if ModuleRefusal::of(error).is_none() {
-                return reply;
-            }
+            let Some(refusal) = ModuleRefusal::of(error) else { return reply };
+            self.router.module_refused(slot, refusal);
         }
         if let Some(function) = script.function
             && self.command_form(slot) == CommandForm::Function
@@ -66,7 +65,9 @@ impl ScriptSender {
             let reply = self.router.send(until, slot, &fcall, via).await;
             let Err(CallError::ServerError(error)) = &reply else { return reply };
             let Some(refusal) = FunctionRefusal::of(error) else { return reply };
-            self.functions.refused(refusal, Instant::now());
+            if let Some(guard) = self.functions.refused(refusal, Instant::now()) {
+                self.start_loading(slot, guard);
+            }
         }
         let evalsha = command("EVALSHA", &script.digest);
         match self.router.send(until, slot, &evalsha, via).await {
@@ -83,12 +84,17 @@ impl ScriptSender {
 
     /// How a script with a function is sent. Begins to load the library if that is due.
     fn command_form(&self, slot: HashSlot) -> CommandForm {
-        let Ok(runtime) = Handle::try_current() else { return CommandForm::Script };
         let (form, load) = self.functions.choose(Instant::now());
         if let Some(guard) = load {
-            runtime.spawn(self.clone().load_library(slot, guard));
+            self.start_loading(slot, guard);
         }
         form
+    }
+
+    fn start_loading(&self, slot: HashSlot, guard: LoadGuard) {
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(self.clone().load_library(slot, guard));
+        }
     }
 
     /// Loads the library on the server that owns `slot`. Replicas get it from there.

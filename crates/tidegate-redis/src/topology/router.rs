@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use tokio::time::{Instant, sleep};
 
 use crate::connection::error::CallError;
-use crate::connection::server_error::ErrorClass;
+use crate::connection::server_error::{ErrorClass, ModuleRefusal};
 use crate::connection::server_identity::ServerIdentity;
 use crate::connection::supervisor::{
     ConnectTarget, ConnectionSettings, OnConnect, PrimaryLocator, PrimaryTarget,
@@ -186,6 +186,16 @@ impl Router {
         match self {
             Self::One(connection, _) | Self::Primary(connection, _) => connection.has_module(),
             Self::Cluster(cluster) => cluster.has_module(slot),
+        }
+    }
+
+    /// The owner of `slot` has refused the native module.
+    pub(crate) fn module_refused(&self, slot: HashSlot, refusal: ModuleRefusal) {
+        match self {
+            Self::One(connection, _) | Self::Primary(connection, _) => {
+                connection.module_refused(refusal);
+            }
+            Self::Cluster(cluster) => cluster.module_refused(slot, refusal),
         }
     }
 

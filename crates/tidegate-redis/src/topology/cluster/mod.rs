@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::connection::dial::Dialer;
 use crate::connection::endpoint::Endpoint;
 use crate::connection::error::CallError;
+use crate::connection::server_error::ModuleRefusal;
 use crate::connection::server_identity::ServerIdentity;
 use crate::connection::supervisor::{ConnectionSettings, WireCommand};
 use crate::connection::timing::{deadline_after, jittered, race, require_runtime};
@@ -181,6 +182,13 @@ impl Cluster {
     /// Whether the primary of `slot` has the native module.
     pub(crate) fn has_module(&self, slot: HashSlot) -> bool {
         self.0.inner.map.borrow().owner(slot).is_ok_and(|node| node.connection.has_module())
+    }
+
+    /// The primary of `slot` has refused the native module.
+    pub(crate) fn module_refused(&self, slot: HashSlot, refusal: ModuleRefusal) {
+        if let Ok(node) = self.0.inner.map.borrow().owner(slot) {
+            node.connection.module_refused(refusal);
+        }
     }
 
     /// The identity of the primary of `slot`, if it reports one.
