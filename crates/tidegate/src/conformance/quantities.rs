@@ -140,6 +140,14 @@ async fn a_repeated_id_returns_the_quantity_that_was_granted(harness: &Harness) 
         let reused = reserve(harness, &parts, other, Some("req-1")).await;
         assert_eq!(refusal(reused), Some(Refusal::IdReused), "{other:?}");
     }
+    // A reload has added a shadow limit to the rule.
+    let [limit, shadow] = ["fixed-window 100/h", "10/h"].map(|text| text.parse());
+    let shadow = [shadow.expect("a limit of the suite")];
+    let rule = Rule::with_shadow("tokens", [limit.expect("a limit of the suite")], shadow);
+    let rule = rule.expect("a rule of the suite").unit(Unit::Tokens);
+    let reloaded = [parts[0], (&rule.limits()[1], 20, UnitCost::ONE), parts[1]];
+    let again = reserve(harness, &reloaded, (10, 500), Some("req-1")).await.expect("a decision");
+    assert_eq!((again.granted(), again.repeated()), (Some(Cost::total(80)), true));
     let dearer = [parts[0], (&spend, 0, per_unit(6, 1))];
     // The same cost of the minimum, and another one of a unit.
     let cheaper = [parts[0], (&spend, 10, per_unit(4, 1))];

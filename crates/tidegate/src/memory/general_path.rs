@@ -263,16 +263,22 @@ impl Memory {
 
     fn idempotency_lookup(&self, call: &Call<'_>, id: IdempotencyKey<'_>) -> IdempotencyLookup {
         let op = match call.op {
-            // The id of a hold is random in every attempt.
-            Op::Hold(hold) => Op::Hold(HoldSpec { id: HoldId::from(0), ..hold }),
+            // The id of a hold is random in every attempt. What a quantity costs is compared below.
+            Op::Hold(hold) => Op::Hold(HoldSpec { id: HoldId::from(0), quantity: None, ..hold }),
             // A peek with an id returns the decision of the check with that id.
             Op::Peek => Op::Check,
             op => op,
         };
         // The request, not the limits it was charged to: the limit of a rule may have changed.
         let requested = call.charges.iter().filter(|charge| charge.limit.is_first());
-        let requested: Vec<_> =
-            requested.map(|charge| (charge.limit.rule(), charge.key, charge.cost)).collect();
+        let requested = requested.map(|charge| {
+            let quantity = call.op.quantity().map(|quantity| {
+                let per_unit = quantity.per_unit(charge.limit.state(), charge.key);
+                (quantity.min, quantity.want, per_unit.parts())
+            });
+            (charge.limit.rule(), charge.key, charge.cost, quantity)
+        });
+        let requested: Vec<_> = requested.collect();
         let first = call.charges.first().map(|charge| (charge.limit.rule(), charge.key));
         let rule = RuleNumber::of(first.map_or("", |(rule, _)| rule));
         IdempotencyLookup {

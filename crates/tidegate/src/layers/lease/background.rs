@@ -220,6 +220,7 @@ async fn borrow<E: Engine>(pending: PendingLoan<E>, request: LoanRequest) {
         Err(_) => return manager.loan_failed(&request, None),
     };
     let Some(id) = decision.hold().filter(|_| decision.allowed()) else {
+        manager.waste.loan_denied();
         return manager.loan_failed(&request, Some(&decision));
     };
     let (mut work, now) = (StoreWork::default(), manager.clock.elapsed());

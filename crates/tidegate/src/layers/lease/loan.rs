@@ -20,7 +20,8 @@ pub(crate) struct Loan {
 }
 
 /// Checks that the store was not sent because of a loan. Equal checks of one flight are one entry
-/// of a batch, so that at most one is counted in half of a round trip.
+/// of a batch, so that at most one is counted in half of a round trip. To a distant store several
+/// batches are in flight, so this time has a maximum.
 pub(crate) struct SavedChecks {
     pub(crate) count: u64,
     counted_at: Micros,
@@ -30,7 +31,9 @@ pub(crate) struct SavedChecks {
 impl SavedChecks {
     /// With the time that the store took to reply.
     pub(crate) fn new(round_trip: Micros) -> Self {
-        let half_trip = Micros::new(round_trip.get() / 2);
+        // A loan of automatic size can save twice its cost in its time, however far the store is.
+        let max = constants::DEMAND_WINDOW.get() / (2 * constants::LOAN_COST);
+        let half_trip = Micros::new((round_trip.get() / 2).min(max));
         Self { count: 0, counted_at: Micros::ZERO, half_trip }
     }
 

@@ -39,7 +39,16 @@ impl WasteAccount {
     /// A loan has ended and has saved so many checks.
     pub(crate) fn end_loan(&self, saved: u64) {
         self.saved.fetch_add(saved, Ordering::Relaxed);
-        let repaid = |wasted: u64| Some(wasted.saturating_sub(saved.min(LOAN_COST)));
+        self.repay(saved.min(LOAN_COST));
+    }
+
+    /// The store has denied a loan: there is no settlement, which is half of the cost.
+    pub(crate) fn loan_denied(&self) {
+        self.repay(LOAN_COST / 2);
+    }
+
+    fn repay(&self, checks: u64) {
+        let repaid = |wasted: u64| Some(wasted.saturating_sub(checks));
         let _ = self.wasted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, repaid);
     }
 }
