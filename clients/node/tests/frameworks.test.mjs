@@ -4,13 +4,14 @@ import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import test, { after, before } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 
 import express from "express";
 import { rateLimit as expressRateLimit } from "express-rate-limit";
 import fastify from "fastify";
 import { Tidegate } from "tidegate";
 import { rateLimit as forExpress } from "tidegate/express";
-import { TidegateStore } from "tidegate/express-rate-limit";
+import { MAX_UNCHARGED_KEYS, TidegateStore } from "tidegate/express-rate-limit";
 import { rateLimit as forFastify } from "tidegate/fastify";
 
 import { CLIENTS, Server } from "./harness.mjs";
@@ -100,6 +101,68 @@ test("express-rate-limit denies what the rule denies, and gives back and resets"
         assert.deepEqual(await statuses(2), [200, 429]);
         await store.resetKey("store");
         assert.deepEqual(await statuses(3), [200, 200, 429]);
+    });
+});
+
+test("a denied request is not refunded, and a failed one is", async () => {
+    const client = new Tidegate({ url: server.url, deadlineMs });
+    const store = new TidegateStore(client, "login");
+    const app = express();
+    const keyGenerator = (request) => request.get("x-user");
+    app.use(expressRateLimit({ limit: 2, store, keyGenerator, skipFailedRequests: true }));
+    app.get("/", (request, response) => response.sendStatus(Number(request.get("x-status"))));
+    await listen(app, async (url) => {
+        const get = async (user, status) => {
+            const response = await fetch(url, { headers: { "x-user": user, "x-status": status } });
+            await response.text();
+            // The middleware calls `decrement` when the response has ended.
+            await sleep(50);
+            return response.status;
+        };
+        const found = [];
+        for (let i = 0; i < 8; i++) found.push(await get("skip", "200"));
+        assert.deepEqual(found, [200, 200, 429, 429, 429, 429, 429, 429]);
+        for (let i = 0; i < 4; i++) assert.equal(await get("failing", "500"), 500);
+        assert.equal((await client.check("login", "failing", { cost: 0 })).remaining, 2);
+    });
+});
+
+test("what no server has charged is not refunded, and the number of keys is bounded", async () => {
+    let refunds = 0;
+    let source = "local";
+    const client = {
+        check: async () => ({ allowed: true, limit: 5, remaining: 4, resetAfterMs: 0, source }),
+        refund: async () => {
+            refunds++;
+            throw new Error("no answer");
+        },
+    };
+    const store = new TidegateStore(client, "login");
+    store.init({ limit: 5, skipFailedRequests: true });
+    for (let i = 0; i < MAX_UNCHARGED_KEYS + 5; i++) await store.increment(`key-${i}`);
+    assert.equal(store.uncharged.size, MAX_UNCHARGED_KEYS);
+    for (let i = 0; i < MAX_UNCHARGED_KEYS + 5; i++) await store.decrement(`key-${i}`);
+    assert.deepEqual([refunds, store.uncharged.size], [0, 0]);
+    source = "memory";
+    await store.increment("a");
+    // It warns instead of rejecting: nothing awaits it.
+    await store.decrement("a");
+    assert.equal(refunds, 1);
+});
+
+test("a limit that is a function does not overrule a denial", async () => {
+    const client = new Tidegate({ url: server.url, deadlineMs });
+    const app = express();
+    const keyGenerator = (request) => request.get("x-user");
+    const store = new TidegateStore(client, "login");
+    app.use(expressRateLimit({ limit: () => 100, store, keyGenerator }));
+    app.get("/", (request, response) => response.send("home"));
+    await listen(app, async (url) => {
+        const found = [];
+        for (let i = 0; i < 4; i++) {
+            found.push((await fetch(url, { headers: { "x-user": "function" } })).status);
+        }
+        assert.deepEqual(found, [200, 200, 429, 429]);
     });
 });
 
