@@ -2,11 +2,14 @@ package tidegate
 
 import (
 	"context"
+	"math/rand"
 	"time"
 )
 
 // The longest that one call waits at the server. A server that stops answering is noticed then.
 const maxServerWait = 2 * time.Second
+
+const minPause = 10 * time.Millisecond
 
 // Limiter is one rule of a server.
 type Limiter struct {
@@ -52,8 +55,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int64, key ...string) error {
 		if decision.Never || isLate {
 			return &DeniedError{decision}
 		}
-		// The server waits for the rest, in the order in which callers came.
-		pause := time.NewTimer(max(decision.RetryAfter-wait, 10*time.Millisecond))
+		pause := time.NewTimer(pauseBefore(decision.RetryAfter, wait))
 		select {
 		case <-ctx.Done():
 			pause.Stop()
@@ -61,6 +63,17 @@ func (l *Limiter) WaitN(ctx context.Context, n int64, key ...string) error {
 		case <-pause.C:
 		}
 	}
+}
+
+// pauseBefore is how long to wait after a denial, before the server is asked to wait for the rest.
+// If the server could have waited for all of it and did not, too many callers wait for this key, or
+// the server has not decided: it is asked again when the permits are due, not by all at once.
+func pauseBefore(retryAfter, wait time.Duration) time.Duration {
+	pause := retryAfter - wait
+	if pause <= 0 {
+		pause = retryAfter + time.Duration(rand.Int63n(int64(retryAfter)/4+1))
+	}
+	return max(pause, minPause)
 }
 
 // Reserve holds n permits of this key until the reservation is committed or cancelled, or for a

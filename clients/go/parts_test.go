@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -192,6 +193,42 @@ func TestWaitReturnsWhenItsTurnComesOrWhenItCannotCome(t *testing.T) {
 		if err := client.Limiter("load").WaitN(ctx, 1_000_000, "w"); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// countingTransport denies every check at once, as a server does whose queue is full.
+type countingTransport struct{ calls atomic.Int64 }
+
+func (c *countingTransport) RoundTrip(*http.Request) (*http.Response, error) {
+	c.calls.Add(1)
+	body := `{"allowed": false, "retry_after_ms": 300, "rule": "login", "source": "memory"}`
+	content := io.NopCloser(strings.NewReader(body))
+	return &http.Response{StatusCode: 429, Header: http.Header{}, Body: content}, nil
+}
+
+func TestWaitDoesNotPollAServerThatDidNotWait(t *testing.T) {
+	transport := &countingTransport{}
+	options := Options{OnNoAnswer: Deny, Transport: transport}
+	limiter := newClient(t, "http://127.0.0.1:1", options).Limiter("login")
+	limited, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := limiter.Wait(limited, "k"); err == nil {
+		t.Fatal("it is always denied")
+	}
+	if calls := transport.calls.Load(); calls < 2 || calls > 4 {
+		t.Fatalf("%d calls in a second", calls)
+	}
+	for i := 0; i < 100; i++ {
+		pause := pauseBefore(time.Second, 2*time.Second)
+		if pause < time.Second || pause > 5*time.Second/4 {
+			t.Fatal(pause)
+		}
+	}
+	if pause := pauseBefore(5*time.Second, 2*time.Second); pause != 3*time.Second {
+		t.Fatal(pause)
+	}
+	if pause := pauseBefore(0, 2*time.Second); pause != minPause {
+		t.Fatal(pause)
 	}
 }
 
