@@ -124,7 +124,7 @@ func (c *Client) LoadLimits(ctx context.Context) error {
 		Rules []wireRule `json:"rules"`
 	}
 	due := limitsFor
-	_, err := c.exchange(ctx, http.MethodGet, "/v1/rules", nil, &answer)
+	_, err := c.exchange(ctx, 0, http.MethodGet, "/v1/rules", nil, &answer)
 	if err == nil {
 		c.shares.learn(answer.Rules)
 	} else {
@@ -161,10 +161,8 @@ func (c *Client) decide(
 	for name, value := range fields {
 		body[name] = value
 	}
-	limited, cancel := context.WithTimeout(ctx, c.options.Deadline+wait)
-	defer cancel()
 	var answer wireDecision
-	header, err := c.exchange(limited, http.MethodPost, path, body, &answer)
+	header, err := c.exchange(ctx, c.options.Deadline+wait, http.MethodPost, path, body, &answer)
 	if err == nil && answer.Allowed == nil {
 		err = &Error{Kind: NoAnswer, Detail: "the response is not a decision"}
 	}

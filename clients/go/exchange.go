@@ -7,15 +7,23 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 )
 
 const maxBody = 8 << 20
 
 // exchange sends one request and decodes a response of 200, or of 429 to a check or a reservation,
-// into answer. Any other response, and none, is an *Error.
+// into answer. Any other response, and none within the timeout, is an *Error. A timeout of 0 is
+// none.
 func (c *Client) exchange(
-	ctx context.Context, method, path string, body, answer any,
+	ctx context.Context, timeout time.Duration, method, path string, body, answer any,
 ) (http.Header, error) {
+	limited := ctx
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
 	var content io.Reader
 	if body != nil {
 		encoded, err := json.Marshal(body)
@@ -24,7 +32,7 @@ func (c *Client) exchange(
 		}
 		content = bytes.NewReader(encoded)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, c.url+path, content)
+	request, err := http.NewRequestWithContext(limited, method, c.url+path, content)
 	if err != nil {
 		return nil, &Error{Kind: Invalid, Detail: err.Error()}
 	}
@@ -57,9 +65,10 @@ func (c *Client) exchange(
 	return nil, errorOf(path, response, text)
 }
 
-// failed counts a call without an answer, unless the caller has given it up.
+// failed counts a call without an answer, unless the context of the caller has ended: a deadline
+// shorter than that of the client says nothing of the server.
 func (c *Client) failed(ctx context.Context) {
-	if ctx.Err() != context.Canceled {
+	if ctx.Err() == nil {
 		c.record(false)
 	}
 }

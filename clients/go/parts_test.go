@@ -241,6 +241,29 @@ func TestAContextThatIsOverIsNoDecision(t *testing.T) {
 	}
 }
 
+// The caller's deadline says nothing of the server: it opens no circuit.
+func TestTheDeadlineOfACallerOpensNoCircuit(t *testing.T) {
+	server := startServer(t, "memory", "", policyOfCases())
+	client := newClient(t, server.url(), Options{OnNoAnswer: Deny})
+	server.freeze()
+	for i := 0; i < 2*failuresToOpen; i++ {
+		limited, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		_, err := client.Check(limited, Check{Rule: "load", Key: Key{"k"}})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err = client.Check(limited, Check{Rule: "load", Key: Key{"k"}}); err == nil {
+			t.Fatal("a decision for a caller whose time is over")
+		}
+	}
+	server.thaw()
+	decision, err := client.Check(context.Background(), Check{Rule: "load", Key: Key{"k"}})
+	if err != nil || decision.Source != "memory" {
+		t.Fatal(decision, err)
+	}
+}
+
 func TestMiddlewareDeniesWithProblemJSONAndHeaders(t *testing.T) {
 	server := startServer(t, "memory", "", policyOfCases())
 	middleware := Middleware{

@@ -102,9 +102,8 @@ func (r *Reservation) settle(
 	}
 	fields["reservation"] = r.ID
 	for attempt := 0; attempt < attemptsToSettle && ctx.Err() == nil; attempt++ {
-		limited, cancel := context.WithTimeout(ctx, r.client.options.Deadline)
-		_, err = r.client.exchange(limited, http.MethodPost, path, fields, &settlement)
-		cancel()
+		deadline := r.client.options.Deadline
+		_, err = r.client.exchange(ctx, deadline, http.MethodPost, path, fields, &settlement)
 		var failure *Error
 		if !errors.As(err, &failure) || failure.Kind != NoAnswer {
 			return settlement, err
