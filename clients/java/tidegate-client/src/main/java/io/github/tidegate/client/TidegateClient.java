@@ -13,7 +13,7 @@ import java.util.function.Function;
 
 /**
  * Client of a Tidegate server. Make one and share it: it is safe for use by many threads, virtual
- * ones too, keeps its connections open, and has four threads of its own, whatever the number of
+ * ones too, keeps its connections open, and has five threads of its own, whatever the number of
  * calls.
  *
  * <p>Every call ends within the deadline. Without an answer, checks and reservations are decided by
@@ -54,7 +54,7 @@ public final class TidegateClient implements AutoCloseable {
         deadline = builder.deadline;
         executor = builder.newExecutor();
         timer = builder.newTimer();
-        deadlines = new Deadline(timer, executor);
+        deadlines = new Deadline(timer, builder.newLateExecutor());
         http = new HttpTransport(builder.url, builder.token, deadline, executor,
             builder.httpCustomizer);
         resp = builder.respUrl == null ? null
@@ -245,7 +245,7 @@ public final class TidegateClient implements AutoCloseable {
     @Override
     public void close() {
         closed = true;
-        timer.shutdownNow();
+        deadlines.close();
         if (resp != null) {
             resp.shutdown();
         }
@@ -342,7 +342,7 @@ public final class TidegateClient implements AutoCloseable {
                     return CompletableFuture.completedFuture(result);
                 }
                 TidegateException cause = Deadline.asTidegate(error);
-                if (cause instanceof NoAnswerException && count < operation.attempts()) {
+                if (cause instanceof NoAnswerException && count < operation.attempts() && !closed) {
                     return attempt(operation, began, count + 1);
                 }
                 return CompletableFuture.completedFuture(failed(operation, began, cause));

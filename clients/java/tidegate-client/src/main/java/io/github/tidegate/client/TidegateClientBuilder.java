@@ -176,6 +176,11 @@ public final class TidegateClientBuilder {
         return Executors.newFixedThreadPool(THREADS, threads("tidegate-http"));
     }
 
+    /** Ends late calls: a lookup of a host name, or a callback, may block the HTTP threads. */
+    ExecutorService newLateExecutor() {
+        return Executors.newSingleThreadExecutor(threads("tidegate-late"));
+    }
+
     ScheduledThreadPoolExecutor newTimer() {
         ScheduledThreadPoolExecutor timer =
             new ScheduledThreadPoolExecutor(1, threads("tidegate-timer"));

@@ -7,6 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.tidegate.testing.ServerProcess;
+import java.net.CookieHandler;
+import java.net.URI;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -14,6 +16,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -173,5 +179,67 @@ class ClientTest {
         }
         assertEquals(List.of("check two ALLOWED true", "check two DENIED true",
             "check missing REFUSED true"), seen);
+    }
+
+    @Test
+    void calls_end_at_the_deadline_while_the_http_threads_are_blocked() throws Exception {
+        CountDownLatch blocked = new CountDownLatch(2);
+        CountDownLatch end = new CountDownLatch(1);
+        AtomicBoolean blocks = new AtomicBoolean();
+        // Runs in the threads of HTTP before a request is sent, as the lookup of a host name does.
+        CookieHandler handler = new CookieHandler() {
+            @Override
+            public Map<String, List<String>> get(URI uri, Map<String, List<String>> headers) {
+                if (blocks.get()) {
+                    blocked.countDown();
+                    awaitQuietly(end);
+                }
+                return Map.of();
+            }
+
+            @Override
+            public void put(URI uri, Map<String, List<String>> headers) {}
+        };
+        try (TidegateClient client = builder().http(http -> http.cookieHandler(handler))
+                .deadline(Duration.ofSeconds(1)).build()) {
+            blocks.set(true);
+            List<CompletableFuture<Decision>> sent = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                sent.add(client.checkAsync(Check.rule("hundred", "blocked")));
+            }
+            for (CompletableFuture<Decision> one : sent) {
+                assertEquals(Decision.NONE, one.get(60, TimeUnit.SECONDS).source());
+            }
+            assertEquals(0, blocked.getCount());
+        } finally {
+            end.countDown();
+        }
+    }
+
+    private static void awaitQuietly(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    @Test
+    void closing_the_client_ends_calls_in_flight() throws Exception {
+        try (ServerProcess own = ServerProcess.withPolicy(POLICY)) {
+            TidegateClient client =
+                builder().url(own.url()).deadline(Duration.ofMinutes(10)).build();
+            Reservation reservation =
+                client.reserve(CheckRequest.of(Check.rule("tokens", "closed").cost(1)));
+            own.freeze();
+            var check = client.checkAsync(Check.rule("hundred", "closed"));
+            var settled = reservation.cancelAsync();
+            client.close();
+            assertEquals(Decision.NONE, check.get(60, TimeUnit.SECONDS).source());
+            ExecutionException failure = assertThrows(ExecutionException.class,
+                () -> settled.get(60, TimeUnit.SECONDS));
+            assertInstanceOf(NoAnswerException.class, failure.getCause());
+            own.thaw();
+        }
     }
 }
