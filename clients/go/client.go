@@ -77,6 +77,11 @@ func New(server string, options Options) (*Client, error) {
 	if options.LocalShare == 0 {
 		options.LocalShare = 0.5
 	}
+	options.Token = strings.TrimSpace(options.Token)
+	if strings.ContainsFunc(options.Token, func(r rune) bool { return r < '!' || r > '~' }) {
+		return nil, errors.New(
+			"tidegate: Token has spaces, control characters or characters beyond ASCII")
+	}
 	if options.Deadline < 0 || options.OnNoAnswer < Local || options.OnNoAnswer > Deny {
 		return nil, errors.New("tidegate: Deadline or OnNoAnswer is invalid")
 	}

@@ -297,6 +297,20 @@ func TestMiddlewareDeniesWithProblemJSONAndHeaders(t *testing.T) {
 	}
 }
 
+func TestATokenLosesItsLineEndAndCannotAddAHeader(t *testing.T) {
+	for _, token := range []string{"a\r\nx-forwarded-for: 10.0.0.1", "a b", "geheím", "a\x00"} {
+		if _, err := New("http://127.0.0.1:1", Options{Token: token}); err == nil {
+			t.Errorf("%q", token)
+		}
+	}
+	for token, stored := range map[string]string{"secret\r\n": "secret", "\n": ""} {
+		client := newClient(t, "http://127.0.0.1:1", Options{Token: token})
+		if found := client.options.Token; found != stored {
+			t.Errorf("%q: %q", token, found)
+		}
+	}
+}
+
 func TestTheReadmePrintsWhatItSays(t *testing.T) {
 	server := startServer(t, "memory", "", "")
 	text, err := os.ReadFile("README.md")

@@ -75,7 +75,8 @@ export class Tidegate {
         this.send = options.fetch ?? fetch;
         this.shares = new LocalShares(options.localShare ?? 0.5, options.limits ?? {});
         this.headers = { "content-type": "application/json" };
-        if (options.token !== undefined) this.headers["authorization"] = `Bearer ${options.token}`;
+        const token = checkedToken(options.token ?? "");
+        if (token !== "") this.headers["authorization"] = `Bearer ${token}`;
     }
 
     /** Charges `cost` (1) of a rule; 0 peeks. It may wait `waitMs` for it. */
@@ -229,17 +230,19 @@ export class Tidegate {
         timeoutMs = this.deadlineMs,
         isDecision = false,
     ): Promise<Answer> {
+        // Not in the try statement: an argument that is invalid says nothing of the server.
+        const request: RequestInit = {
+            method,
+            headers: this.headers,
+            ...(body !== undefined && { body: encode(body) }),
+            redirect: "error",
+            signal: AbortSignal.timeout(timeoutMs),
+        };
         let status: number;
         let text: string;
         let headers: Headers;
         try {
-            const response = await this.send(this.url + path, {
-                method,
-                headers: this.headers,
-                ...(body !== undefined && { body: JSON.stringify(body) }),
-                redirect: "error",
-                signal: AbortSignal.timeout(timeoutMs),
-            });
+            const response = await this.send(this.url + path, request);
             ({ status, headers } = response);
             text = await response.text();
         } catch (error) {
@@ -291,7 +294,27 @@ function checkOf(rule: string, key: Key | undefined, cost: number | undefined): 
 
 function bodyOf(checks: readonly Check[]): Json {
     if (checks.length === 0) throw new TypeError("a call has at least one check");
+    for (const { cost } of checks) {
+        if (cost === undefined || (Number.isSafeInteger(cost) && cost >= 0)) continue;
+        const detail = `is ${cost}; it is a whole number from 0`;
+        throw new TidegateError("invalid", detail, null, "cost");
+    }
     return checks.length === 1 ? { ...checks[0] } : { checks };
+}
+
+/** The token without the end of the line of a file; empty for none. */
+function checkedToken(token: string): string {
+    const trimmed = token.trim();
+    if (/^[!-~]*$/.test(trimmed)) return trimmed;
+    throw new TypeError("the token has spaces, control characters or characters beyond ASCII");
+}
+
+function encode(body: Json): string {
+    try {
+        return JSON.stringify(body);
+    } catch (error) {
+        throw new TidegateError("invalid", error instanceof Error ? error.message : String(error));
+    }
 }
 
 function parse(text: string): Json | null {

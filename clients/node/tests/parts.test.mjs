@@ -107,6 +107,43 @@ test("a restarted server decides, and calls in turn share a connection", async (
     }
 });
 
+test("a token loses its line end and cannot add a header", async () => {
+    const sent = [];
+    const send = async (url, { headers }) => {
+        sent.push(headers["authorization"]);
+        return new Response('{"rules":[]}');
+    };
+    for (const token of ["secret\r\n", "\n"]) {
+        await new Tidegate({ token, fetch: send }).loadLimits();
+    }
+    assert.deepEqual(sent, ["Bearer secret", undefined]);
+    for (const token of ["a\r\nx-forwarded-for: 10.0.0.1", "a b", "geheím", "a\0"]) {
+        assert.throws(() => new Tidegate({ token }), TypeError, token);
+    }
+});
+
+test("an invalid argument is an error of the caller, and does not open the circuit", async () => {
+    let calls = 0;
+    const send = async () => {
+        calls++;
+        return new Response('{"allowed":true,"rules":[]}');
+    };
+    const client = new Tidegate({ fetch: send, onNoAnswer: "allow" });
+    const usage = { input: 1 };
+    usage.self = usage;
+    const wrong = { kind: "invalid" };
+    for (let i = 0; i < 10; i++) {
+        for (const cost of [-1, 1.5, NaN, 1n, "2"]) {
+            await assert.rejects(client.check("r", "k", { cost }), { ...wrong, field: "cost" });
+        }
+        await assert.rejects(client.reserve("r", "k", { usage }), wrong);
+        await assert.rejects(client.check("r", "k", { waitMs: NaN }), RangeError);
+    }
+    assert.equal(calls, 0);
+    assert.equal((await client.check("r", "k")).source, undefined);
+    assert.equal(calls, 1);
+});
+
 test("work that throws or commits nothing is cancelled, and a denial is thrown", async () => {
     const server = await Server.start();
     try {

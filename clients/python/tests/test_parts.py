@@ -12,7 +12,7 @@ import tempfile
 import unittest
 from typing import Any, Dict, List
 
-from tidegate import AsyncClient, Check, Client, Denied, Settlement
+from tidegate import AsyncClient, Check, Client, Denied, InvalidRequest, Settlement
 from tidegate._core import usage_body
 from tidegate._http import MalformedResponse, ResponseParser
 from tidegate._local import MAX_LIMITS, SLOTS, LocalShares, parse_limit
@@ -189,6 +189,25 @@ class Connections(unittest.TestCase):
                     break
             self.assertLess(accepted, 50)
             self.assertGreaterEqual(accepted, 5)
+
+
+class Arguments(unittest.TestCase):
+    def test_a_token_loses_its_line_end_and_cannot_add_a_header(self) -> None:
+        url = "http://127.0.0.1:1"
+        sent = Client(url, token="secret\r\n")._core.request("GET", "/v1/rules", None)
+        self.assertIn(b"\r\nauthorization: Bearer secret\r\n\r\n", sent)
+        sent = Client(url, token="\n")._core.request("GET", "/v1/rules", None)
+        self.assertNotIn(b"authorization", sent)
+        for token in ("a\r\nx-forwarded-for: 10.0.0.1", "a b", "gehe\u00edm", "a\x00"):
+            for kind in (Client, AsyncClient):
+                with self.assertRaises(ValueError, msg=token):
+                    kind(url, token=token)
+
+    def test_a_cost_is_a_whole_number_from_0(self) -> None:
+        for cost in (-1, 1.5, float("nan"), "2"):
+            with self.assertRaises(InvalidRequest, msg=str(cost)) as raised:
+                Check("r", "k", cost)  # type: ignore[arg-type]
+            self.assertEqual(raised.exception.field, "cost")
 
 
 class Budgets(unittest.TestCase):

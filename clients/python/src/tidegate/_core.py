@@ -75,7 +75,7 @@ class Core:
         self.deadline = deadline
         self.circuit = Circuit()
         self.shares = LocalShares(local_share, limits or {})
-        self._token = token
+        self._token = _checked_token(token)
         self._on_no_answer = on_no_answer
         self._limits_due_at = 0.0
         self._report_at = 0.0
@@ -146,6 +146,14 @@ class Core:
         except (TidegateError, KeyError, TypeError):
             self._limits_due_at = time.monotonic() + _OPEN_SECONDS
             raise
+
+
+def _checked_token(token: Optional[str]) -> Optional[str]:
+    """The token without the end of the line of a file; None if it is empty."""
+    stripped = (token or "").strip()
+    if not all("!" <= letter <= "~" for letter in stripped):
+        raise ValueError("the token has spaces, control characters or characters beyond ASCII")
+    return stripped or None
 
 
 def is_unanswered(outcome: Outcome) -> bool:

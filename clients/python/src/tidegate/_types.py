@@ -23,6 +23,10 @@ class Check:
     cost: Optional[int] = None
     limit: Optional[str] = None
 
+    def __post_init__(self) -> None:
+        if self.cost is not None and not (isinstance(self.cost, int) and self.cost >= 0):
+            raise InvalidRequest(f"is {self.cost!r}; it is a whole number from 0", field="cost")
+
     def name(self) -> str:
         return self.rule if self.rule is not None else "adhoc"
 

@@ -60,6 +60,9 @@ public record Check(String rule, String limit, List<String> key, long cost) {
      * @return the check
      */
     public Check cost(long cost) {
+        if (cost < 0) {
+            throw new IllegalArgumentException("cost is " + cost + "; it must not be negative");
+        }
         return new Check(rule, limit, key, cost);
     }
 

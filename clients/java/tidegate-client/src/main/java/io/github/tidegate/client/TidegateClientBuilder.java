@@ -56,11 +56,17 @@ public final class TidegateClientBuilder {
     /**
      * Sets the token of the server.
      *
-     * @param token {@code TIDEGATE_TOKEN} of the server; null or empty for none
+     * @param token {@code TIDEGATE_TOKEN} of the server; null or empty for none. The end of the
+     *     line of a file is left out
      * @return this builder
      */
     public TidegateClientBuilder token(String token) {
-        this.token = token == null ? "" : token;
+        String stripped = token == null ? "" : token.strip();
+        if (!stripped.chars().allMatch(letter -> letter >= '!' && letter <= '~')) {
+            throw new IllegalArgumentException(
+                "the token has spaces, control characters or characters beyond ASCII");
+        }
+        this.token = stripped;
         return this;
     }
 

@@ -56,7 +56,7 @@ final class CaseRunner implements AutoCloseable {
         if (step.get("do") instanceof String action) {
             act(action, step);
         } else if (step.get("error") instanceof Map<?, ?> error) {
-            TidegateException thrown = assertThrows(TidegateException.class, () -> call(step));
+            RuntimeException thrown = assertThrows(RuntimeException.class, () -> call(step));
             CasesTest.compare(step + " error", error, describe(thrown));
         } else if (step.get("until") instanceof Map<?, ?> until) {
             callUntil(step, until);
@@ -185,7 +185,10 @@ final class CaseRunner implements AutoCloseable {
             settlement.overdrawn(), "rules", rules);
     }
 
-    private static Map<String, Object> describe(TidegateException thrown) {
+    private static Map<String, Object> describe(RuntimeException thrown) {
+        if (thrown instanceof IllegalArgumentException) {
+            return Map.of("kind", "invalid", "field", thrown.getMessage().split(" ")[0]);
+        }
         if (thrown instanceof NoAnswerException none) {
             return Map.of("kind", "no_answer", "status", (long) none.status());
         }

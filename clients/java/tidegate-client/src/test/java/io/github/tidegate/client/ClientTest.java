@@ -116,6 +116,23 @@ class ClientTest {
     }
 
     @Test
+    void a_token_loses_its_line_end_and_cannot_add_a_header() {
+        assertEquals("secret", TidegateClient.builder().token("secret\r\n").token);
+        assertEquals("", TidegateClient.builder().token("\n").token);
+        for (String token : List.of("a\r\nx-forwarded-for: 10.0.0.1", "a b", "geh\u00edm", "a\0")) {
+            assertThrows(IllegalArgumentException.class,
+                () -> TidegateClient.builder().token(token), token);
+        }
+    }
+
+    @Test
+    void a_cost_is_not_negative() {
+        for (long cost : new long[] {-1, -1000, Long.MIN_VALUE}) {
+            assertThrows(IllegalArgumentException.class, () -> Check.rule("r").cost(cost));
+        }
+    }
+
+    @Test
     void usage_is_recorded_and_refunded() {
         try (TidegateClient client = builder().build()) {
             assertEquals(0, client.record(Check.rule("two", "usage").cost(3)).remaining());
