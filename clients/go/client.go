@@ -141,12 +141,6 @@ func (c *Client) LoadLimits(ctx context.Context) error {
 	return err
 }
 
-type wireRule struct {
-	Name   string   `json:"name"`
-	Limits []string `json:"limits"`
-	Shadow bool     `json:"shadow"`
-}
-
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
@@ -156,8 +150,24 @@ func (c *Client) decide(
 	if len(checks) == 0 {
 		return Decision{}, wireDecision{}, errors.New("tidegate: a call has at least one check")
 	}
+	for _, check := range checks {
+		if check.Cost < 0 {
+			detail := fmt.Sprintf("is %d; it is a whole number from 0", check.Cost)
+			return Decision{}, wireDecision{}, &Error{Kind: Invalid, Field: "cost", Detail: detail}
+		}
+	}
+	if ctx.Err() != nil {
+		return Decision{}, wireDecision{}, ctx.Err()
+	}
+	missing := costOne
+	if path == "/v1/reserve" {
+		missing = costEstimate
+		if fields["usage"] != nil {
+			missing = costByUsage
+		}
+	}
 	if !c.letsPass() {
-		return c.withoutAnswer(checks, nil), wireDecision{}, nil
+		return c.withoutAnswer(checks, missing, nil), wireDecision{}, nil
 	}
 	body := map[string]any{"checks": checks}
 	if len(checks) == 1 {
@@ -179,15 +189,15 @@ func (c *Client) decide(
 	case ctx.Err() != nil:
 		return Decision{}, wireDecision{}, ctx.Err()
 	case errors.As(err, &failure) && failure.Kind == NoAnswer:
-		return c.withoutAnswer(checks, err), wireDecision{}, nil
+		return c.withoutAnswer(checks, missing, err), wireDecision{}, nil
 	}
 	return Decision{}, wireDecision{}, err
 }
 
-func (c *Client) withoutAnswer(checks []Check, err error) Decision {
+func (c *Client) withoutAnswer(checks []Check, missing missingCost, err error) Decision {
 	c.report(err)
 	if c.options.OnNoAnswer == Local {
-		return c.shares.decide(checks, float64(time.Since(c.started)))
+		return c.shares.decide(checks, missing, float64(time.Since(c.started)))
 	}
 	allowed := c.options.OnNoAnswer == Allow
 	if !allowed {

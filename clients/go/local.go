@@ -128,101 +128,165 @@ type shareKey struct {
 	notation string
 }
 
+// missingCost is what a check without a cost costs.
+type missingCost int
+
+const (
+	costOne missingCost = iota
+	costEstimate
+	// costByUsage is known by the server only.
+	costByUsage
+)
+
+// slotOf is where a check is counted.
+type slotOf struct {
+	share *localShare
+	slot  int
+}
+
+// charge is what a check costs under one limit, or its verdict if there is no share.
+type charge struct {
+	slotOf
+	cost    int64
+	verdict Verdict
+}
+
 // localShares are the limits that are known, and what this process has used of its share of them.
 type localShares struct {
 	share      float64
 	seed       maphash.Seed
-	configured map[string][]string
+	configured map[string]*localRule
 	mutex      sync.Mutex
-	limits     map[string][]string
+	rules      map[string]*localRule
 	shares     map[shareKey]*localShare
 }
 
 func newLocalShares(share float64, limits map[string][]string) (*localShares, error) {
-	if share <= 0 || share > 1 {
+	if !(share > 0 && share <= 1) {
 		return nil, fmt.Errorf("tidegate: LocalShare is %v; it is above 0 and at most 1", share)
 	}
-	for _, notations := range limits {
+	configured := map[string]*localRule{}
+	for name, notations := range limits {
 		for _, notation := range notations {
 			if _, err := parseLimit(notation); err != nil {
 				return nil, err
 			}
 		}
+		configured[name] = newLocalRule(wireRule{Limits: slices.Clone(notations)})
 	}
 	return &localShares{
-		share: share, seed: maphash.MakeSeed(), configured: maps.Clone(limits),
-		limits: maps.Clone(limits), shares: map[shareKey]*localShare{},
+		share: share, seed: maphash.MakeSeed(), configured: configured, rules: configured,
+		shares: map[shareKey]*localShare{},
 	}, nil
 }
 
 // learn takes over the rules of GET /v1/rules; unchanged limits keep their counts.
 func (l *localShares) learn(rules []wireRule) {
+	learned, notations := maps.Clone(l.configured), map[string]map[string]bool{}
+	for _, rule := range rules {
+		learned[rule.Name] = newLocalRule(rule)
+	}
+	for name, rule := range learned {
+		notations[name] = rule.notations()
+	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	l.limits = map[string][]string{}
-	maps.Copy(l.limits, l.configured)
-	for _, rule := range rules {
-		l.limits[rule.Name] = rule.Limits
-		if rule.Shadow {
-			l.limits[rule.Name] = nil
-		}
-	}
+	l.rules = learned
 	for key := range l.shares {
-		if key.rule != "" && !slices.Contains(l.limits[key.rule], key.notation) {
+		if key.rule != "" && !notations[key.rule][key.notation] {
 			delete(l.shares, key)
 		}
 	}
 }
 
 // decide charges every limit of every check, or none.
-func (l *localShares) decide(checks []Check, now float64) Decision {
+func (l *localShares) decide(checks []Check, missing missingCost, now float64) Decision {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	var verdicts []Verdict
-	var charges []func()
-	allowed := true
+	var charges []charge
+	// Checks of one slot are judged by their sum, as all of them are charged.
+	totals := map[slotOf]int64{}
 	for _, check := range checks {
-		name, cost := check.name(), check.cost()
-		shares, known := l.sharesOf(check)
-		if !known {
-			allowed = allowed && cost == 0
-			verdict := Verdict{Rule: name, Policy: name, Allowed: cost == 0, RetryAfter: retryLater}
-			verdicts = append(verdicts, verdict)
-			continue
-		}
-		slot := l.slot(check.Key)
-		for i, share := range shares {
-			share := share
-			verdict := share.verdict(slot, cost, now)
-			verdict.Rule, verdict.Policy = name, name
-			if len(shares) > 1 {
-				verdict.Policy = fmt.Sprintf("%s.%d", name, i+1)
-			}
-			verdicts = append(verdicts, verdict)
-			charges = append(charges, func() { share.charge(slot, cost, now) })
-			allowed = allowed && verdict.Allowed
+		for _, one := range l.plan(check, missing) {
+			charges = append(charges, one)
+			totals[one.slotOf] = addCosts(totals[one.slotOf], one.cost)
 		}
 	}
-	if allowed {
-		for _, charge := range charges {
-			charge()
+	var verdicts []Verdict
+	allowed := true
+	for _, one := range charges {
+		verdict := one.verdict
+		if one.share != nil {
+			verdict = one.share.verdict(one.slot, totals[one.slotOf], now)
+			verdict.Rule, verdict.Policy = one.verdict.Rule, one.verdict.Policy
+		}
+		verdicts = append(verdicts, verdict)
+		allowed = allowed && verdict.Allowed
+	}
+	for at, cost := range totals {
+		if allowed && at.share != nil {
+			at.share.charge(at.slot, cost, now)
 		}
 	}
 	return localDecision(checks[0].name(), verdicts, allowed)
 }
 
-// sharesOf makes the shares of a check at their first use; false if a limit is not known.
-func (l *localShares) sharesOf(check Check) ([]*localShare, bool) {
-	notations, known := l.limits[check.Rule]
+// addCosts stops at the largest number.
+func addCosts(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// plan is what a check costs under each limit, or its verdict if that is known without counting.
+func (l *localShares) plan(check Check, missing missingCost) []charge {
+	name := check.name()
+	without := func(allowed bool, wait time.Duration) []charge {
+		verdict := Verdict{Rule: name, Policy: name, Allowed: allowed, RetryAfter: wait}
+		return []charge{{verdict: verdict}}
+	}
+	rule := l.rules[check.Rule]
 	if check.Rule == "" {
-		notations, known = []string{check.Limit}, true
+		rule = newLocalRule(wireRule{Limits: []string{check.Limit}})
 	}
-	if !known {
-		return nil, false
+	if rule == nil {
+		return without(check.Peek, retryLater)
 	}
+	key := rule.keyOf(check.Key)
+	if rule.deny.has(key) {
+		return without(false, InfDuration)
+	}
+	if rule.allow.has(key) {
+		return nil
+	}
+	shares, known := l.sharesOf(check.Rule, rule.limitsOf(key))
+	hasCost := check.Peek || check.Cost != 0
+	if !known || !hasCost && missing == costByUsage {
+		return without(check.Peek, retryLater)
+	}
+	cost := check.cost()
+	if !hasCost && missing == costEstimate {
+		cost = rule.estimate
+	}
+	slot := int(maphash.String(l.seed, key.text) % slots)
+	var charges []charge
+	for i, share := range shares {
+		policy := name
+		if len(shares) > 1 {
+			policy = fmt.Sprintf("%s.%d", name, i+1)
+		}
+		verdict := Verdict{Rule: name, Policy: policy}
+		charges = append(charges, charge{slotOf{share, slot}, cost, verdict})
+	}
+	return charges
+}
+
+// sharesOf makes the shares of limits at their first use; false if one cannot be counted.
+func (l *localShares) sharesOf(rule string, notations []string) ([]*localShare, bool) {
 	var shares []*localShare
 	for i, notation := range notations {
-		key := shareKey{check.Rule, i, notation}
+		key := shareKey{rule, i, notation}
 		if l.shares[key] == nil {
 			limit, err := parseLimit(notation)
 			if err != nil || limit == nil || len(l.shares) >= maxLimits {
@@ -233,15 +297,6 @@ func (l *localShares) sharesOf(check Check) ([]*localShare, bool) {
 		shares = append(shares, l.shares[key])
 	}
 	return shares, true
-}
-
-func (l *localShares) slot(key Key) int {
-	var hash maphash.Hash
-	hash.SetSeed(l.seed)
-	for _, part := range key {
-		_, _ = hash.WriteString(strconv.Itoa(len(part)) + ":" + part)
-	}
-	return int(hash.Sum64() % slots)
 }
 
 // localDecision reports the most restrictive limit: the longest wait, or the least remaining.

@@ -2,6 +2,7 @@ package tidegate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +47,7 @@ func TestAShareRecoversWithTimeAndNeverExceedsItself(t *testing.T) {
 	shares, _ := newLocalShares(0.5, map[string][]string{"a": {"10/s"}})
 	var allowed []int
 	for now := 0; now < 10_000; now += 7 {
-		if shares.decide([]Check{{Rule: "a", Key: Key{"k"}}}, float64(now)*1e6).Allowed {
+		if shares.decide([]Check{{Rule: "a", Key: Key{"k"}}}, costOne, float64(now)*1e6).Allowed {
 			allowed = append(allowed, now)
 		}
 	}
@@ -70,7 +71,7 @@ func TestTheStateIsBounded(t *testing.T) {
 	shares, _ := newLocalShares(1, map[string][]string{"a": {"1/h"}})
 	admitted := 0
 	for i := 0; i < 3*slots; i++ {
-		if shares.decide([]Check{{Rule: "a", Key: Key{fmt.Sprint(i)}}}, 0).Allowed {
+		if shares.decide([]Check{{Rule: "a", Key: Key{fmt.Sprint(i)}}}, costOne, 0).Allowed {
 			admitted++
 		}
 	}
@@ -78,9 +79,9 @@ func TestTheStateIsBounded(t *testing.T) {
 		t.Fatalf("%d admitted", admitted)
 	}
 	for i := 1; i < maxLimits; i++ {
-		shares.decide([]Check{{Limit: fmt.Sprintf("5/%ds", i)}}, 0)
+		shares.decide([]Check{{Limit: fmt.Sprintf("5/%ds", i)}}, costOne, 0)
 	}
-	if shares.decide([]Check{{Limit: "7/h"}}, 0).Allowed || len(shares.shares) != maxLimits {
+	if shares.decide([]Check{{Limit: "7/h"}}, costOne, 0).Allowed || len(shares.shares) != maxLimits {
 		t.Fatalf("%d limits", len(shares.shares))
 	}
 }
@@ -88,12 +89,12 @@ func TestTheStateIsBounded(t *testing.T) {
 func TestRulesInShadowModeNeverDenyAndChangedLimitsStartAnew(t *testing.T) {
 	shares, _ := newLocalShares(1, nil)
 	shares.learn([]wireRule{{Name: "s", Limits: []string{"0/s"}, Shadow: true}})
-	if !shares.decide([]Check{{Rule: "s"}}, 0).Allowed {
+	if !shares.decide([]Check{{Rule: "s"}}, costOne, 0).Allowed {
 		t.Fatal("a shadow rule denied")
 	}
 	for i, limit := range []string{"1/h", "1/h", "2/h"} {
 		shares.learn([]wireRule{{Name: "r", Limits: []string{limit}}})
-		if shares.decide([]Check{{Rule: "r"}}, 0).Allowed != (i != 1) {
+		if shares.decide([]Check{{Rule: "r"}}, costOne, 0).Allowed != (i != 1) {
 			t.Fatalf("step %d", i)
 		}
 	}
@@ -103,7 +104,7 @@ func TestARemovedRuleFallsBackToTheSettings(t *testing.T) {
 	shares, _ := newLocalShares(1, map[string][]string{"a": {"5/h"}})
 	limits := func() (found [2]int64) {
 		for i, rule := range []string{"a", "b"} {
-			found[i] = shares.decide([]Check{{Rule: rule}}, 0).Limit
+			found[i] = shares.decide([]Check{{Rule: rule}}, costOne, 0).Limit
 		}
 		return found
 	}
@@ -115,6 +116,44 @@ func TestARemovedRuleFallsBackToTheSettings(t *testing.T) {
 	shares.learn(nil)
 	if found := limits(); found != [2]int64{5, 0} {
 		t.Fatal(found)
+	}
+}
+
+func TestListsCompareAddressesAndAnOverrideEnds(t *testing.T) {
+	var rule wireRule
+	text := `{"name": "r", "key": ["client_ip"], "limits": ["9/h"],
+		"deny": ["203.0.113.0/24", "2001:db8::/32", "::ffff:198.51.100.0/120", "::9"],
+		"allow": ["10.0.0.0/8"], "overrides": [
+			{"key": "192.0.2.1", "limits": ["3/h"], "until": "2020-01-01T00:00:00.5Z"},
+			{"key": ["2001:aaaa::5"], "limits": ["3/h"], "until": "2999-01-01T00:00:00Z"}]}`
+	if err := json.Unmarshal([]byte(text), &rule); err != nil {
+		t.Fatal(err)
+	}
+	shares, _ := newLocalShares(1, nil)
+	shares.learn([]wireRule{rule})
+	expected := map[string]string{
+		"203.0.113.7":        "false 0 true",
+		"::ffff:203.0.113.7": "false 0 true",
+		"2001:DB8:1::1":      "false 0 true",
+		"198.51.100.3":       "false 0 true",
+		"0::9":               "false 0 true",
+		"203.0.114.7":        "true 9 false",
+		"no-address":         "true 9 false",
+		"10.9.8.7":           "true 0 false",
+		"192.0.2.1":          "true 9 false",
+		// An IPv6 client is counted by its /64.
+		"2001:aaaa::6":     "true 3 false",
+		"2001:aaaa:0:1::6": "true 9 false",
+	}
+	for key, wanted := range expected {
+		d := shares.decide([]Check{{Rule: "r", Key: Key{key}}}, costOne, 0)
+		if found := fmt.Sprint(d.Allowed, d.Limit, d.Never); found != wanted {
+			t.Errorf("%s: %s", key, found)
+		}
+	}
+	last := shares.decide([]Check{{Rule: "r", Key: Key{"2001:aaaa::7"}}}, costOne, 0)
+	if last.Remaining != 1 {
+		t.Error(last)
 	}
 }
 

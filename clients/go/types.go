@@ -25,6 +25,16 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string(k))
 }
 
+// UnmarshalJSON decodes a single part, or a list of parts.
+func (k *Key) UnmarshalJSON(text []byte) error {
+	var part string
+	if json.Unmarshal(text, &part) == nil {
+		*k = Key{part}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]string)(k))
+}
+
 // Check is one rule, or one ad-hoc limit, of a check or a reservation.
 type Check struct {
 	Rule string

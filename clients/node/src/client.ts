@@ -184,9 +184,10 @@ export class Tidegate {
         body: Json,
         waitMs: number,
     ): Promise<{ decision: Decision; answer: Json }> {
-        if (!this.circuit.letsPass()) {
-            return { decision: this.withoutAnswer(checks, null), answer: {} };
-        }
+        const without = (error: TidegateError | null) => {
+            return { decision: this.withoutAnswer(path, checks, body, error), answer: {} };
+        };
+        if (!this.circuit.letsPass()) return without(null);
         try {
             const answer = await this.require("POST", path, body, this.deadlineMs + waitMs, true);
             const decision = decisionOf(answer);
@@ -197,13 +198,22 @@ export class Tidegate {
             return { decision, answer: answer.body };
         } catch (error) {
             if (!(error instanceof TidegateError) || error.kind !== "no_answer") throw error;
-            return { decision: this.withoutAnswer(checks, error), answer: {} };
+            return without(error);
         }
     }
 
-    private withoutAnswer(checks: readonly Check[], error: TidegateError | null): Decision {
+    private withoutAnswer(
+        path: string,
+        checks: readonly Check[],
+        body: Json,
+        error: TidegateError | null,
+    ): Decision {
         this.report(error);
-        if (this.onNoAnswer === "local") return this.shares.decide(checks, performance.now());
+        if (this.onNoAnswer === "local") {
+            const reserved = body["usage"] === undefined ? "estimate" : "by usage";
+            const missing = path === "/v1/reserve" ? reserved : "one";
+            return this.shares.decide(checks, performance.now(), missing);
+        }
         const allowed = this.onNoAnswer === "allow" || checks.every((check) => check.cost === 0);
         return {
             allowed, limit: 0, remaining: 0, retryAfterMs: allowed ? 0 : RETRY_MS, resetAfterMs: 0,

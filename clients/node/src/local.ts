@@ -1,3 +1,5 @@
+import { LocalRule } from "./rule.js";
+import type { RuleFields } from "./rule.js";
 import type { Check, Decision, Verdict } from "./types.js";
 
 /** When to retry after a denial whose end is not known: the server may be back then. */
@@ -68,21 +70,36 @@ class Share {
     }
 }
 
+/** What a check costs under one limit. */
+interface Charge {
+    share: Share;
+    slot: number;
+    name: string;
+    policy: string;
+    cost: number;
+}
+
+/** What a check without a cost costs; by usage, only the server knows. */
+export type MissingCost = "one" | "estimate" | "by usage";
+
 /** The limits that are known, and what this process has used of its share of them. */
 export class LocalShares {
-    private limits: Map<string, readonly string[]>;
+    private rules: Map<string, LocalRule>;
+    private readonly configured: Map<string, LocalRule>;
     private readonly shares = new Map<string, { rule: string; notation: string; share: Share }>();
     private readonly seed = Math.floor(Math.random() * 2 ** 32);
 
     constructor(
         private readonly share: number,
-        private readonly configured: Record<string, readonly string[]>,
+        configured: Record<string, readonly string[]>,
     ) {
         if (!(share > 0 && share <= 1)) {
             throw new RangeError(`localShare is ${share}; it is above 0 and at most 1`);
         }
         for (const notation of Object.values(configured).flat()) parseLimit(notation);
-        this.limits = new Map(Object.entries(configured));
+        const rules = Object.entries(configured);
+        this.configured = new Map(rules.map(([name, limits]) => [name, new LocalRule({ limits })]));
+        this.rules = this.configured;
     }
 
     get size(): number {
@@ -90,51 +107,71 @@ export class LocalShares {
     }
 
     /** Takes over the rules of `GET /v1/rules`; unchanged limits keep their counts. */
-    learn(rules: { name: string; limits: string[]; shadow?: boolean }[]): void {
-        this.limits = new Map(Object.entries(this.configured));
-        for (const rule of rules) this.limits.set(rule.name, rule.shadow ? [] : rule.limits);
+    learn(rules: readonly RuleFields[]): void {
+        const learned = rules.map((rule) => [rule.name, new LocalRule(rule)] as const);
+        this.rules = new Map([...this.configured, ...learned]);
         for (const [at, { rule, notation }] of this.shares) {
-            if (rule !== "" && !this.limits.get(rule)?.includes(notation)) this.shares.delete(at);
+            if (rule !== "" && !this.rules.get(rule)?.has(notation)) this.shares.delete(at);
         }
     }
 
     /** Charges every limit of every check, or none. `now` is in milliseconds. */
-    decide(checks: readonly Check[], now: number): Decision {
-        const verdicts: Verdict[] = [];
-        const charges: (() => void)[] = [];
-        for (const check of checks) {
-            const name = check.rule ?? "adhoc";
-            const cost = check.cost ?? 1;
-            const shares = this.sharesOf(check);
-            if (shares === null) {
-                verdicts.push({
-                    rule: name, policy: name, allowed: cost === 0, limit: 0, remaining: 0,
-                    retryAfterMs: RETRY_MS, resetAfterMs: 0,
-                });
-                continue;
-            }
-            const slot = this.slot(check);
-            shares.forEach((share, i) => {
-                const policy = shares.length === 1 ? name : `${name}.${i + 1}`;
-                verdicts.push(share.verdict(name, policy, slot, cost, now));
-                charges.push(() => share.charge(slot, cost, now));
-            });
+    decide(checks: readonly Check[], now: number, missing: MissingCost = "one"): Decision {
+        const rows = checks.flatMap((check) => this.plan(check, missing));
+        // Checks of one slot are judged by their sum, as all of them are charged.
+        const totals = new Map<Share, Map<number, number>>();
+        for (const row of rows) {
+            if (!("share" in row)) continue;
+            const slots = totals.get(row.share) ?? new Map<number, number>();
+            totals.set(row.share, slots.set(row.slot, (slots.get(row.slot) ?? 0) + row.cost));
         }
-        if (verdicts.every((verdict) => verdict.allowed)) charges.forEach((charge) => charge());
+        const verdicts = rows.map((row) => {
+            if (!("share" in row)) return row;
+            const { share, slot, name, policy } = row;
+            return share.verdict(name, policy, slot, totals.get(share)!.get(slot)!, now);
+        });
+        if (verdicts.every((verdict) => verdict.allowed)) {
+            for (const [share, slots] of totals) {
+                for (const [slot, cost] of slots) share.charge(slot, cost, now);
+            }
+        }
         return decisionOf(checks[0]?.rule ?? "adhoc", verdicts);
     }
 
-    /** The shares of a check, made at their first use; null if a limit is not known. */
-    private sharesOf(check: Check): Share[] | null {
-        const rule = check.rule ?? "";
-        const notations = check.rule === undefined ? [check.limit ?? ""] : this.limits.get(rule);
-        if (notations === undefined) return null;
+    /** What a check costs under each limit, or its verdict if that is known without counting. */
+    private plan(check: Check, missing: MissingCost): (Charge | Verdict)[] {
+        const name = check.rule ?? "adhoc";
+        const without = (allowed: boolean, retryAfterMs: number | null): Verdict[] => {
+            const rest = { limit: 0, remaining: 0, resetAfterMs: 0 };
+            return [{ rule: name, policy: name, allowed, retryAfterMs, ...rest }];
+        };
+        const rule =
+            check.rule === undefined
+                ? new LocalRule({ limits: [check.limit ?? ""] })
+                : this.rules.get(check.rule);
+        if (rule === undefined) return without(check.cost === 0, RETRY_MS);
+        const key = rule.keyOf(check.key);
+        if (rule.denies(key)) return without(false, null);
+        if (rule.exempts(key)) return [];
+        const known = missing === "by usage" ? undefined : missing === "one" ? 1 : rule.estimate;
+        const cost = check.cost ?? known;
+        const shares = this.sharesOf(check.rule ?? "", rule.limitsOf(key));
+        if (shares === null || cost === undefined) return without(cost === 0, RETRY_MS);
+        const slot = this.slot(key.parts);
+        return shares.map((share, i) => {
+            const policy = shares.length === 1 ? name : `${name}.${i + 1}`;
+            return { share, slot, name, policy, cost };
+        });
+    }
+
+    /** The shares of limits, made at their first use; null if one cannot be counted. */
+    private sharesOf(rule: string, notations: readonly string[]): Share[] | null {
         const shares: Share[] = [];
         for (const [i, notation] of notations.entries()) {
             const at = `${rule} ${i} ${notation}`;
             let found = this.shares.get(at);
             if (found === undefined) {
-                const parsed = parseLimit(notation);
+                const parsed = countable(notation);
                 if (parsed === null || this.shares.size >= MAX_LIMITS) return null;
                 const share = new Share(parsed.capacity, parsed.recoveryMs, this.share);
                 found = { rule, notation, share };
@@ -146,13 +183,22 @@ export class LocalShares {
     }
 
     /** FNV-1a from a random seed, so that callers cannot choose keys of one slot. */
-    private slot(check: Check): number {
-        const text = typeof check.key === "string" ? check.key : JSON.stringify(check.key ?? null);
+    private slot(parts: readonly string[]): number {
+        const text = JSON.stringify(parts);
         let hash = this.seed;
         for (let i = 0; i < text.length; i++) {
             hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
         }
         return ((hash ^ (hash >>> 15)) >>> 0) % SLOTS;
+    }
+}
+
+/** The limit, or null if it cannot be counted here. */
+function countable(notation: string): { capacity: number; recoveryMs: number } | null {
+    try {
+        return parseLimit(notation);
+    } catch {
+        return null;
     }
 }
 

@@ -73,6 +73,41 @@ test("a removed rule falls back to the settings", () => {
     assert.deepEqual(limits(), [5, 0]);
 });
 
+test("lists compare addresses, and an override ends", () => {
+    const rule = {
+        name: "r",
+        key: ["client_ip"],
+        limits: ["9/h"],
+        deny: ["203.0.113.0/24", "2001:db8::/32", "::ffff:198.51.100.0/120", "::9"],
+        allow: ["10.0.0.0/8"],
+        overrides: [
+            { key: "192.0.2.1", limits: ["3/h"], until: "2020-01-01T00:00:00.5Z" },
+            { key: "2001:aaaa::5", limits: ["3/h"], until: "2999-01-01T00:00:00Z" },
+        ],
+    };
+    const shares = new LocalShares(1, {});
+    shares.learn([rule]);
+    const expected = {
+        "203.0.113.7": [false, 0, true],
+        "::ffff:203.0.113.7": [false, 0, true],
+        "2001:DB8:1::1": [false, 0, true],
+        "198.51.100.3": [false, 0, true],
+        "0::9": [false, 0, true],
+        "203.0.114.7": [true, 9, false],
+        "no-address": [true, 9, false],
+        "10.9.8.7": [true, 0, false],
+        "192.0.2.1": [true, 9, false],
+        // An IPv6 client is counted by its /64.
+        "2001:aaaa::6": [true, 3, false],
+        "2001:aaaa:0:1::6": [true, 9, false],
+    };
+    for (const [key, wanted] of Object.entries(expected)) {
+        const { allowed, limit, never } = shares.decide([{ rule: "r", key }], 0);
+        assert.deepEqual([allowed, limit, never], wanted, key);
+    }
+    assert.equal(shares.decide([{ rule: "r", key: "2001:aaaa::7" }], 0).remaining, 1);
+});
+
 test("a silent server is called by few", async () => {
     let accepted = 0;
     const listener = createServer(() => accepted++).listen(0, "127.0.0.1");

@@ -111,6 +111,39 @@ class Shares(unittest.TestCase):
         self.assertEqual([shares.decide([Check(name)], 0.0).limit for name in "ab"], [5, 0])
 
 
+    def test_lists_compare_addresses_and_an_override_ends(self) -> None:
+        rule = {
+            "name": "r",
+            "key": ["client_ip"],
+            "limits": ["9/h"],
+            "deny": ["203.0.113.0/24", "2001:db8::/32", "::ffff:198.51.100.0/120", "::9"],
+            "allow": ["10.0.0.0/8"],
+            "overrides": [
+                {"key": "192.0.2.1", "limits": ["3/h"], "until": "2020-01-01T00:00:00.5Z"},
+                {"key": "2001:aaaa::5", "limits": ["3/h"], "until": "2999-01-01T00:00:00Z"},
+            ],
+        }
+        shares = LocalShares(1.0, {})
+        shares.learn({"rules": [rule]})
+        expected: Dict[str, Any] = {
+            "203.0.113.7": (False, 0, True),
+            "::ffff:203.0.113.7": (False, 0, True),
+            "2001:DB8:1::1": (False, 0, True),
+            "198.51.100.3": (False, 0, True),
+            "0::9": (False, 0, True),
+            "203.0.114.7": (True, 9, False),
+            "no-address": (True, 9, False),
+            "10.9.8.7": (True, 0, False),
+            "192.0.2.1": (True, 9, False),
+            # An IPv6 client is counted by its /64.
+            "2001:aaaa::6": (True, 3, False),
+            "2001:aaaa:0:1::6": (True, 9, False),
+        }
+        found = {key: shares.decide([Check("r", key)], 0.0) for key in expected}
+        self.assertEqual({k: (d.allowed, d.limit, d.never) for k, d in found.items()}, expected)
+        self.assertEqual(shares.decide([Check("r", "2001:aaaa::7")], 0.0).remaining, 1)
+
+
 class Connections(unittest.TestCase):
     def test_one_connection_serves_calls_in_turn_and_a_closed_one_is_replaced(self) -> None:
         with Server() as server, Client(server.url, deadline=DEADLINE) as client:

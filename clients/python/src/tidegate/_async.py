@@ -120,13 +120,13 @@ class AsyncClient:
     ) -> Tuple[Decision, JsonObject]:
         core = self._core
         if not core.circuit.lets_pass():
-            return core.without_answer(checks, None), {}
+            return core.without_answer(path, checks, body, None), {}
         outcome = await self._exchange("POST", path, body, core.deadline + wait)
         core.circuit.record(outcome)
         try:
             decision, answer = core.decide(path, outcome)
         except NoAnswer as error:
-            return core.without_answer(checks, error), {}
+            return core.without_answer(path, checks, body, error), {}
         if core.limits_are_due():
             task = asyncio.get_running_loop().create_task(self._refresh_limits())
             self._background.add(task)
@@ -136,7 +136,7 @@ class AsyncClient:
     async def _refresh_limits(self) -> None:
         try:
             await self.load_limits()
-        except (TidegateError, KeyError, TypeError) as error:
+        except TidegateError as error:
             logger.debug("limits not read: %s", error)
 
     async def _settle(self, path: str, body: JsonObject) -> Settlement:

@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._http import Response, parse_url, request_bytes
-from ._local import RETRY_MS, LocalShares
+from ._local import RETRY_MS, LocalShares, MissingCost
 from ._types import Check, Decision, JsonObject, NoAnswer, Settlement, TidegateError
 from ._types import decision_of, error_of, settlement_of
 
@@ -97,10 +97,15 @@ class Core:
         except (KeyError, TypeError) as error:
             raise NoAnswer(f"the response is not a decision: {error!r}", outcome.status) from error
 
-    def without_answer(self, checks: Sequence[Check], error: Optional[NoAnswer]) -> Decision:
+    def without_answer(
+        self, path: str, checks: Sequence[Check], body: JsonObject, error: Optional[NoAnswer]
+    ) -> Decision:
         self._report(error)
         if self._on_no_answer == "local":
-            return self.shares.decide(checks, time.monotonic() * 1000)
+            missing: MissingCost = "one"
+            if path == "/v1/reserve":
+                missing = "by_usage" if "usage" in body else "estimate"
+            return self.shares.decide(checks, time.monotonic() * 1000, missing)
         allowed = self._on_no_answer == "allow" or all(check.cost == 0 for check in checks)
         wait = 0 if allowed else RETRY_MS
         return Decision(allowed, 0, 0, wait, 0, checks[0].name(), "none")
@@ -141,9 +146,12 @@ class Core:
             body = _json(outcome)
             if outcome.status != 200:
                 raise error_of("/v1/rules", outcome.status, body)
-            self.shares.learn(body)
+            try:
+                self.shares.learn(body)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise NoAnswer(f"the response has no rules: {error!r}", outcome.status) from error
             self._limits_due_at = time.monotonic() + _LIMITS_SECONDS
-        except (TidegateError, KeyError, TypeError):
+        except TidegateError:
             self._limits_due_at = time.monotonic() + _OPEN_SECONDS
             raise
 

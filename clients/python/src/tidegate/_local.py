@@ -6,8 +6,10 @@ import math
 import re
 import threading
 from array import array
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections import defaultdict
+from typing import Any, Dict, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from ._rule import LocalRule
 from ._types import Check, Decision, Verdict
 
 RETRY_MS = 1000
@@ -53,12 +55,8 @@ class _Share:
         self.interval = recovery_ms / self.capacity if self.capacity else 0.0
         self.full_at: Optional[array[float]] = None
 
-    def slot(self, check: Check) -> int:
-        key = check.key if check.key is None or isinstance(check.key, str) else tuple(check.key)
-        return hash(key) % SLOTS
-
-    def verdict(self, check: Check, policy: str, cost: int, now: float) -> Verdict:
-        full_at = now if self.full_at is None else max(now, self.full_at[self.slot(check)])
+    def verdict(self, name: str, policy: str, slot: int, cost: int, now: float) -> Verdict:
+        full_at = now if self.full_at is None else max(now, self.full_at[slot])
         left = self.capacity - (full_at - now) / self.interval if self.capacity else 0.0
         allowed = cost == 0 or left + 1e-9 >= cost
         wait: Optional[int] = 0
@@ -71,13 +69,26 @@ class _Share:
         after = cost if allowed else 0
         remaining = max(0, math.floor(left - after + 1e-9))
         reset = math.ceil(full_at - now + after * self.interval)
-        return Verdict(check.name(), policy, allowed, self.capacity, remaining, wait, reset)
+        return Verdict(name, policy, allowed, self.capacity, remaining, wait, reset)
 
-    def charge(self, check: Check, cost: int, now: float) -> None:
+    def charge(self, slot: int, cost: int, now: float) -> None:
         if self.full_at is None:
             self.full_at = array("d", bytes(8 * SLOTS))
-        slot = self.slot(check)
         self.full_at[slot] = max(now, self.full_at[slot]) + cost * self.interval
+
+
+class _Charge(NamedTuple):
+    """What a check costs under one limit."""
+
+    share: _Share
+    slot: int
+    name: str
+    policy: str
+    cost: int
+
+
+MissingCost = Literal["one", "estimate", "by_usage"]
+"""What a check without a cost costs; by usage, only the server knows."""
 
 
 class LocalShares:
@@ -88,58 +99,81 @@ class LocalShares:
             raise ValueError(f"local_share is {share}; it is above 0 and at most 1")
         self._share = share
         self._lock = threading.Lock()
-        self._configured: Dict[str, Tuple[str, ...]] = {}
+        self._configured: Dict[str, LocalRule] = {}
         self._shares: Dict[Tuple[str, int, str], _Share] = {}
         for rule, notations in limits.items():
             for notation in notations:
                 parse_limit(notation)
-            self._configured[rule] = tuple(notations)
-        self._limits = self._configured
+            self._configured[rule] = LocalRule({"limits": notations})
+        self._rules = self._configured
 
     def learn(self, body: Mapping[str, Any]) -> None:
         """Takes over the rules of ``GET /v1/rules``; unchanged limits keep their counts."""
-        learned: Dict[str, Tuple[str, ...]] = {}
-        for rule in body["rules"]:
-            enforced = () if rule.get("shadow") else rule["limits"]
-            learned[rule["name"]] = tuple(enforced)
+        learned = {rule["name"]: LocalRule(rule) for rule in body["rules"]}
         with self._lock:
-            self._limits = {**self._configured, **learned}
-            stale = [at for at in self._shares if at[0] and at[2] not in self._limits.get(at[0], ())]
+            self._rules = {**self._configured, **learned}
+            known = {name: rule.notations() for name, rule in self._rules.items()}
+            stale = [at for at in self._shares if at[0] and at[2] not in known.get(at[0], ())]
             for at in stale:
                 del self._shares[at]
 
-    def decide(self, checks: Sequence[Check], now: float) -> Decision:
+    def decide(
+        self, checks: Sequence[Check], now: float, missing: MissingCost = "one"
+    ) -> Decision:
         """Charges every limit of every check, or none. ``now`` is in milliseconds."""
         with self._lock:
-            found: List[Tuple[_Share, Check, int]] = []
-            verdicts: List[Verdict] = []
-            for check in checks:
-                cost = 1 if check.cost is None else check.cost
-                shares = self._shares_of(check)
-                if shares is None:
-                    name = check.name()
-                    verdicts.append(Verdict(name, name, cost == 0, 0, 0, RETRY_MS, 0))
-                    continue
-                for i, share in enumerate(shares):
-                    name = check.name() if len(shares) == 1 else f"{check.name()}.{i + 1}"
-                    verdicts.append(share.verdict(check, name, cost, now))
-                    found.append((share, check, cost))
+            rows = [row for check in checks for row in self._plan(check, missing)]
+            # Checks of one slot are judged by their sum, as all of them are charged.
+            totals: Dict[Tuple[_Share, int], int] = defaultdict(int)
+            for row in rows:
+                if isinstance(row, _Charge):
+                    totals[row.share, row.slot] += row.cost
+            verdicts = [
+                row
+                if isinstance(row, Verdict)
+                else row.share.verdict(
+                    row.name, row.policy, row.slot, totals[row.share, row.slot], now
+                )
+                for row in rows
+            ]
             if all(verdict.allowed for verdict in verdicts):
-                for share, check, cost in found:
-                    share.charge(check, cost, now)
+                for (share, slot), cost in totals.items():
+                    share.charge(slot, cost, now)
         return _decision(checks[0].name(), verdicts)
 
-    def _shares_of(self, check: Check) -> Optional[List[_Share]]:
-        """The shares of a check, made at their first use; None if a limit is not known."""
-        rule = check.rule or ""
-        notations = self._limits.get(rule) if check.rule else (check.limit or "",)
-        if notations is None:
-            return None
+    def _plan(self, check: Check, missing: MissingCost) -> List[Union[Verdict, _Charge]]:
+        """What a check costs under each limit, or its verdict if that is known without counting."""
+        name = check.name()
+        rule = self._rules.get(check.rule or "")
+        if not check.rule:
+            rule = LocalRule({"limits": (check.limit or "",)})
+        if rule is None:
+            return [Verdict(name, name, check.cost == 0, 0, 0, RETRY_MS, 0)]
+        key = rule.key_of(check.key)
+        if rule.denies(key):
+            return [Verdict(name, name, False, 0, 0, None, 0)]
+        if rule.exempts(key):
+            return []
+        cost = check.cost
+        if cost is None and missing != "by_usage":
+            cost = rule.estimate if missing == "estimate" else 1
+        shares = self._shares_of(check.rule or "", rule.limits_of(key))
+        if shares is None or cost is None:
+            return [Verdict(name, name, cost == 0, 0, 0, RETRY_MS, 0)]
+        slot = hash(key.parts) % SLOTS
+        policies = [name if len(shares) == 1 else f"{name}.{i + 1}" for i in range(len(shares))]
+        return [_Charge(s, slot, name, policy, cost) for s, policy in zip(shares, policies)]
+
+    def _shares_of(self, rule: str, notations: Sequence[str]) -> Optional[List[_Share]]:
+        """The shares of limits, made at their first use; None if one cannot be counted."""
         shares = []
         for i, notation in enumerate(notations):
             at = (rule, i, notation)
             if at not in self._shares:
-                parsed = parse_limit(notation)
+                try:
+                    parsed = parse_limit(notation)
+                except ValueError:
+                    parsed = None
                 if parsed is None or len(self._shares) >= MAX_LIMITS:
                     return None
                 self._shares[at] = _Share(parsed[0], parsed[1], self._share)

@@ -115,18 +115,18 @@ class Client:
     ) -> Tuple[Decision, JsonObject]:
         core = self._core
         if not core.circuit.lets_pass():
-            return core.without_answer(checks, None), {}
+            return core.without_answer(path, checks, body, None), {}
         until = time.monotonic() + core.deadline + wait
         outcome = self._exchange("POST", path, body, until)
         core.circuit.record(outcome)
         try:
             decision, answer = core.decide(path, outcome)
         except NoAnswer as error:
-            return core.without_answer(checks, error), {}
+            return core.without_answer(path, checks, body, error), {}
         if core.limits_are_due():
             try:
                 core.learn(self._exchange("GET", "/v1/rules", None, until))
-            except (TidegateError, KeyError, TypeError) as error:
+            except TidegateError as error:
                 logger.debug("limits not read: %s", error)
         return decision, answer
 

@@ -29,47 +29,48 @@ final class LocalShare {
         epoch = now;
     }
 
-    private static int slot(List<String> key) {
+    /** The slot of a key. */
+    static int slot(List<String> key) {
         return Math.floorMod(key.hashCode() * 0x9E3779B9, SLOTS);
     }
 
-    private double missing(List<String> key, long now) {
-        return fullAt == null ? 0 : Math.max(0, fullAt[slot(key)] - (now - epoch));
+    private double missing(int slot, long now) {
+        return fullAt == null ? 0 : Math.max(0, fullAt[slot] - (now - epoch));
     }
 
-    private double left(List<String> key, long now) {
-        return capacity == 0 ? 0 : capacity - missing(key, now) / interval;
+    private double left(int slot, long now) {
+        return capacity == 0 ? 0 : capacity - missing(slot, now) / interval;
     }
 
     /** Nanoseconds until the cost fits: 0 now, {@link #NEVER} if it is above the capacity. */
-    long wait(List<String> key, long cost, long now) {
-        double left = left(key, now);
+    long wait(int slot, long cost, long now) {
+        double left = left(slot, now);
         if (cost == 0 || left + EPSILON >= cost) {
             return 0;
         }
         return cost > capacity ? NEVER : (long) Math.ceil((cost - left) * interval);
     }
 
-    void charge(List<String> key, long cost, long now) {
+    void charge(int slot, long cost, long now) {
         if (cost == 0) {
             return;
         }
         if (fullAt == null) {
             fullAt = new double[SLOTS];
         }
-        fullAt[slot(key)] = missing(key, now) + (now - epoch) + cost * interval;
+        fullAt[slot] = missing(slot, now) + (now - epoch) + cost * interval;
     }
 
     long capacity() {
         return capacity;
     }
 
-    long remaining(List<String> key, long now) {
-        return (long) Math.max(0, Math.floor(left(key, now) + EPSILON));
+    long remaining(int slot, long now) {
+        return (long) Math.max(0, Math.floor(left(slot, now) + EPSILON));
     }
 
     /** Nanoseconds until the slot is full. */
-    long reset(List<String> key, long now) {
-        return (long) Math.ceil(missing(key, now));
+    long reset(int slot, long now) {
+        return (long) Math.ceil(missing(slot, now));
     }
 }

@@ -2,8 +2,6 @@ package io.github.tidegate.client;
 
 import io.github.tidegate.client.CallListener.Outcome;
 import java.time.Duration;
-import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
@@ -60,8 +58,8 @@ public final class TidegateClient implements AutoCloseable {
         resp = builder.respUrl == null ? null
             : new RespTransport(builder.respUrl, builder.token, deadline);
         respCircuit = new CircuitBreaker(() -> resp.reset());
-        local = new LocalLimiter(builder.onNoAnswer, builder.localShare, System::nanoTime);
-        local.setRules(builder.limits);
+        local = new LocalLimiter(builder.onNoAnswer, builder.localShare, builder.limits,
+            System::nanoTime);
         localAuthorizeLimit = builder.localAuthorizeLimit;
         listener = builder.listener;
         start(builder.startupWait);
@@ -228,7 +226,7 @@ public final class TidegateClient implements AutoCloseable {
      * itself when it starts and every minute.
      */
     public void loadLimits() {
-        local.setRules(limitsOf(Deadline.await(http.get("/v1/rules"), RULES_DEADLINE)));
+        learn(Deadline.await(http.get("/v1/rules"), RULES_DEADLINE));
     }
 
     /**
@@ -285,7 +283,8 @@ public final class TidegateClient implements AutoCloseable {
                 return new Reservation(this, Decision.of(json, reply.rateLimitHeaders()),
                     Json.text(json, "reservation"),
                     Duration.ofMillis(Json.number(json, "expires_in_ms")));
-            }, 1, () -> new Reservation(this, local.decide(request), "", Duration.ZERO));
+            }, 1, () -> new Reservation(this, local.decideReservation(request), "",
+                Duration.ZERO));
     }
 
     <T> T settle(String name, byte[] body, Function<HttpTransport.Reply, T> read) {
@@ -419,7 +418,7 @@ public final class TidegateClient implements AutoCloseable {
                 if (error != null) {
                     throw Deadline.asTidegate(error);
                 }
-                local.setRules(limitsOf(reply));
+                learn(reply);
                 next = REFRESH_SECONDS;
                 return null;
             } catch (RefusedException e) {
@@ -435,15 +434,7 @@ public final class TidegateClient implements AutoCloseable {
         });
     }
 
-    private static Map<String, List<String>> limitsOf(HttpTransport.Reply reply) {
-        Map<String, List<String>> limits = new HashMap<>();
-        for (Map<String, Object> rule : Json.objects(reply.json(), "rules")) {
-            if (rule.get("limits") instanceof List<?> list) {
-                boolean shadow = Boolean.TRUE.equals(rule.get("shadow"));
-                limits.put(Json.text(rule, "name"),
-                    shadow ? List.of() : list.stream().map(String::valueOf).toList());
-            }
-        }
-        return limits;
+    private void learn(HttpTransport.Reply reply) {
+        local.learn(Json.objects(reply.json(), "rules"));
     }
 }

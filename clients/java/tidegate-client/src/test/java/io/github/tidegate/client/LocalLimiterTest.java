@@ -20,9 +20,11 @@ class LocalLimiterTest {
     private final AtomicLong now = new AtomicLong(-5);
 
     private LocalLimiter limiter(double share, String... limits) {
-        LocalLimiter limiter = new LocalLimiter(OnNoAnswer.LOCAL, share, now::get);
-        limiter.setRules(Map.of("r", List.of(limits)));
-        return limiter;
+        return new LocalLimiter(OnNoAnswer.LOCAL, share, Map.of("r", List.of(limits)), now::get);
+    }
+
+    private static void learn(LocalLimiter limiter, String limit) {
+        limiter.learn(List.of(Map.of("name", "r", "limits", List.of(limit))));
     }
 
     private static Decision check(LocalLimiter limiter, String key) {
@@ -105,7 +107,7 @@ class LocalLimiterTest {
 
     @Test
     void limits_beyond_the_bound_deny() {
-        LocalLimiter limiter = new LocalLimiter(OnNoAnswer.LOCAL, 1, now::get);
+        LocalLimiter limiter = new LocalLimiter(OnNoAnswer.LOCAL, 1, Map.of(), now::get);
         for (int i = 1; i <= LocalLimiter.MAX_LIMITS; i++) {
             assertTrue(limiter.decide(CheckRequest.of(Check.limit(i + "/h", "k"))).allowed());
         }
@@ -116,15 +118,15 @@ class LocalLimiterTest {
     void a_changed_limit_starts_anew_and_an_unchanged_one_keeps_its_count() {
         LocalLimiter limiter = limiter(0.5, "sliding-log 2/1h");
         assertTrue(check(limiter, "k").allowed());
-        limiter.setRules(Map.of("r", List.of("sliding-log 2/1h")));
+        learn(limiter, "sliding-log 2/1h");
         assertFalse(check(limiter, "k").allowed());
-        limiter.setRules(Map.of("r", List.of("sliding-log 4/1h")));
+        learn(limiter, "sliding-log 4/1h");
         assertEquals(1, check(limiter, "k").remaining());
     }
 
     @Test
     void deny_denies_everything_but_a_peek() {
-        LocalLimiter limiter = new LocalLimiter(OnNoAnswer.DENY, 0.5, now::get);
+        LocalLimiter limiter = new LocalLimiter(OnNoAnswer.DENY, 0.5, Map.of(), now::get);
         assertFalse(check(limiter, "k").allowed());
         assertTrue(limiter.decide(CheckRequest.of(Check.rule("r", "k").cost(0))).allowed());
     }
@@ -134,6 +136,34 @@ class LocalLimiterTest {
         LocalLimiter limiter = limiter(0.5, "1000/d");
         CheckRequest request =
             CheckRequest.of(Check.rule("r", "k")).usage("model-a", Map.of("input", 700));
-        assertFalse(limiter.decide(request).allowed());
+        assertFalse(limiter.decideReservation(request).allowed());
+    }
+
+    @Test
+    void lists_compare_addresses_and_an_override_ends() {
+        LocalLimiter limiter = limiter(1);
+        limiter.learn(List.of(Map.of("name", "r", "key", List.of("client_ip"),
+            "limits", List.of("9/h"), "deny", List.of("203.0.113.0/24", "2001:db8::/32",
+                "::ffff:198.51.100.0/120", "::9"),
+            "allow", List.of("10.0.0.0/8"), "overrides", List.of(
+                Map.of("key", "192.0.2.1", "limits", List.of("3/h"), "until",
+                    "2020-01-01T00:00:00.5Z"),
+                Map.of("key", List.of("2001:aaaa::5"), "limits", List.of("3/h"), "until",
+                    "2999-01-01T00:00:00Z")))));
+        // An IPv6 client is counted by its /64.
+        Map<String, String> expected = Map.ofEntries(
+            Map.entry("203.0.113.7", "false 0 true"),
+            Map.entry("::ffff:203.0.113.7", "false 0 true"),
+            Map.entry("2001:DB8:1::1", "false 0 true"),
+            Map.entry("198.51.100.3", "false 0 true"), Map.entry("0::9", "false 0 true"),
+            Map.entry("203.0.114.7", "true 9 false"), Map.entry("no-address", "true 9 false"),
+            Map.entry("10.9.8.7", "true 0 false"), Map.entry("192.0.2.1", "true 9 false"),
+            Map.entry("2001:aaaa::6", "true 3 false"),
+            Map.entry("2001:aaaa:0:1::6", "true 9 false"));
+        expected.forEach((key, wanted) -> {
+            Decision found = check(limiter, key);
+            assertEquals(wanted, found.allowed() + " " + found.limit() + " " + found.never(), key);
+        });
+        assertEquals(1, check(limiter, "2001:aaaa::7").remaining());
     }
 }
