@@ -3,8 +3,12 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use tidegate::policy::{AfterMatch, Enforcement, KeyPart, ListEntry, Match, Override, PathPattern};
-use tidegate::{ClientNetwork, InvalidRule, Key, Micros, Network, PolicyRule, Rule, RuleDraft};
+use tidegate::policy::{
+    AfterMatch, Enforcement, KeyPart, ListEntry, Match, Override, PathPattern, PlanDraft,
+};
+use tidegate::{
+    ClientNetwork, InvalidPlans, InvalidRule, Key, Micros, Network, PolicyRule, Rule, RuleDraft,
+};
 
 use crate::canonical::canonical;
 use crate::errors::field_error::FieldError;
@@ -120,7 +124,8 @@ impl RuleReader {
             on_missing_key: written.on_missing_key.unwrap_or_default(),
             enforcement: if written.shadow { Enforcement::Shadow } else { Enforcement::Enforce },
             then: if written.stop == Some(true) { AfterMatch::Stop } else { AfterMatch::Continue },
-            cost_header: written.cost.as_deref().and_then(|cost| self.cost(cost)),
+            cost_header: written.cost.as_deref().and_then(|cost| self.header("cost", cost)),
+            plans: self.plans(written),
             unit: written.unit,
             estimate: written.estimate.map(u64::from),
             overrides: self.overrides(written, &key),
@@ -148,7 +153,56 @@ impl RuleReader {
         }
     }
 
+    fn plans(&mut self, written: &RuleFile) -> Option<PlanDraft> {
+        let settings = [("plan", &written.plan), ("default_plan", &written.default_plan)];
+        if written.plans.is_empty() {
+            for (field, _) in settings.iter().filter(|(_, given)| given.is_some()) {
+                let message =
+                    format!("{field} has no effect without plans; add plans or remove it");
+                self.fault(field, field, message);
+            }
+            return None;
+        }
+        let before = self.faults.len();
+        let read = |(name, texts): (&String, &Vec<String>)| {
+            let field = format!("plans.{name}");
+            (name.as_str().into(), limits::read(texts, &field, &mut self.faults))
+        };
+        let plans = written.plans.iter().take(PlanDraft::MAX_PLANS + 1).map(read).collect();
+        let draft = PlanDraft {
+            plans,
+            default_plan: written.default_plan.as_deref().unwrap_or_default().into(),
+            header: written.plan.as_deref().and_then(|plan| self.header("plan", plan)),
+        };
+        if !written.limits.is_empty() {
+            self.fault("limits", "limits", InvalidPlans::LimitsToo);
+        } else if self.faults.len() == before
+            && let Err(error) = draft.check()
+        {
+            let (field, what) = match &error {
+                InvalidPlans::Name(name) => (format!("plans.{name}"), "plan name"),
+                InvalidPlans::Algorithms { plan, .. } => (format!("plans.{plan}"), "plan"),
+                InvalidPlans::Default(_) => ("default_plan".into(), "plan"),
+                _ => ("plans".into(), "plans"),
+            };
+            self.fault(&field, what, error);
+        }
+        Some(draft)
+    }
+
     fn count(&mut self, written: &RuleFile) {
+        for (name, limits) in &written.plans {
+            let (field, count) = (format!("plans.{name}"), limits.len());
+            if count == 0 {
+                self.fault(&field, "plan", "a plan needs at least one limit, for example 100/s");
+            } else if count + written.shadow_limits.len() > Rule::MAX_LIMITS {
+                let count = count + written.shadow_limits.len();
+                self.fault(&field, "plan", InvalidRule::LimitCount(count));
+            }
+        }
+        if !written.plans.is_empty() {
+            return;
+        }
         let count = written.limits.len() + written.shadow_limits.len();
         if count == 0 {
             let message = "a rule needs at least one limit, for example limits: [\"100/s\"]";
@@ -216,11 +270,13 @@ impl RuleReader {
         parts
     }
 
-    fn cost(&mut self, cost: &str) -> Option<Box<str>> {
-        match cost.parse() {
+    /// The name of the header that `field` refers to.
+    fn header(&mut self, field: &'static str, written: &str) -> Option<Box<str>> {
+        match written.parse() {
             Ok(KeyPart::Header(name)) => Some(name),
             _ => {
-                self.fault("cost", "cost", "cost must be header:NAME, for example header:x-cost");
+                let message = format!("{field} must be header:NAME, for example header:x-{field}");
+                self.fault(field, field, message);
                 None
             }
         }

@@ -17,6 +17,11 @@ pub(crate) fn canonical(written: &RuleFile, draft: &RuleDraft) -> RuleFile {
             Some(jiff::Timestamp::from_microsecond(micros).ok()?.to_string())
         }),
     });
+    let written_plans = draft.plans.as_ref();
+    let plans = written_plans
+        .into_iter()
+        .flat_map(|plans| &plans.plans)
+        .map(|(name, limits)| (name.to_string(), texts(limits)));
     RuleFile {
         name: draft.name.clone(),
         matches: MatchFile {
@@ -30,6 +35,11 @@ pub(crate) fn canonical(written: &RuleFile, draft: &RuleDraft) -> RuleFile {
         key: (!draft.key.is_empty()).then(|| draft.key.iter().map(KeyPart::to_string).collect()),
         on_missing_key: written.on_missing_key.filter(|on| *on != OnMissingKey::default()),
         limits: texts(&draft.limits),
+        plans: plans.collect(),
+        plan: written_plans
+            .and_then(|plans| plans.header.as_deref())
+            .map(|name| format!("header:{name}")),
+        default_plan: written.default_plan.clone(),
         shadow_limits: texts(&draft.shadow_limits),
         shadow: written.shadow,
         stop: written.stop.filter(|stop| *stop),

@@ -421,8 +421,13 @@ fn belongs_in_main(field: &str) -> bool {
 fn concurrency_field(loaded: &LoadedRule) -> String {
     let limits = loaded.rule.rule().limits();
     let index = limits.iter().position(|limit| limit.limit().lease().is_some()).unwrap_or(0);
-    match index.checked_sub(loaded.file.limits.len()) {
-        None => format!("limits[{index}]"),
+    let default = loaded.file.default_plan.as_ref();
+    let planned = default.and_then(|name| Some((name, loaded.file.plans.get(name)?.len())));
+    match index.checked_sub(planned.map_or(loaded.file.limits.len(), |(_, count)| count)) {
+        None => match planned {
+            Some((name, _)) => format!("plans.{name}[{index}]"),
+            None => format!("limits[{index}]"),
+        },
         Some(shadow) => format!("shadow_limits[{shadow}]"),
     }
 }

@@ -42,7 +42,7 @@ pub struct RuleFile {
     #[schemars(with = "OnMissingKey", extend("default" = "shared"))]
     pub on_missing_key: Option<OnMissingKey>,
     /// Enforced limits. A request is allowed if all of them allow it, and is then charged to all.
-    /// A rule needs at least one limit here or in `shadow_limits`.
+    /// A rule needs at least one limit here, in `plans` or in `shadow_limits`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         extend(
@@ -52,6 +52,26 @@ pub struct RuleFile {
         inner(regex(pattern = LIMIT_PATTERN))
     )]
     pub limits: Vec<String>,
+    /// Limits by plan, instead of `limits`. All plans have limits of the same algorithms in the
+    /// same order, so a key that changes its plan keeps what was used.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend(
+        "examples" = [{ "free": ["100/h"], "pro": ["5000/h"] }],
+        "maxProperties" = 64
+    ))]
+    pub plans: BTreeMap<String, Vec<String>>,
+    /// Request header with the plan, `header:NAME`. Used only from a trusted proxy. Calls by rule
+    /// name give the plan as `plan`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        with = "String",
+        extend("examples" = ["header:x-plan"], "pattern" = r"^header:.+$|\$\{")
+    )]
+    pub plan: Option<String>,
+    /// The plan of a request that names none, or one that is not in `plans`. Required with `plans`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", extend("examples" = ["free"]))]
+    pub default_plan: Option<String>,
     /// Limits in shadow mode: evaluated and counted, not enforced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(

@@ -68,9 +68,9 @@ pub use clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use engine::{
     Call, Charge, Circuit, Costs, Decision, DecisionDetails, Engine, EngineError, EngineFuture,
     Extension, ForeignState, Health, HeldPart, HoldId, HoldKind, HoldSpec, IdempotencyKey,
-    Inspection, InvalidRule, KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse, OnReserve,
-    OnStoreFailure, Op, Quantity, Refusal, Rule, RuleCost, RuleLimit, SettledCost, Shards, Source,
-    Unit, UnitCharge, UnitCost,
+    Inspection, InvalidPlans, InvalidRule, KindUse, LeaseSize, MemoryFull, MemoryKind, MemoryUse,
+    OnReserve, OnStoreFailure, Op, Quantity, Refusal, Rule, RuleCost, RuleLimit, SettledCost,
+    Shards, Source, Unit, UnitCharge, UnitCost, UnknownPlan,
 };
 pub use key::Key;
 pub use layers::{

@@ -17,6 +17,7 @@ pub(crate) fn found(
     let (span, shown) = of(node, &fault.field, fault.part.clone());
     let span = match fault.what {
         "header" => entry_name(node, "match.header.", &fault.field),
+        "plan name" => entry_name(node, "plans.", &fault.field),
         "model" => entry_name(node, "prices.", &fault.field),
         _ => None,
     }

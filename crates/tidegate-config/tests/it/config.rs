@@ -129,9 +129,26 @@ fn the_example_in_the_reference_loads_without_warnings() {
     let files =
         InMemoryFiles::default().file("main.yaml", EXAMPLE).variable("TIDEGATE_SECRET", "x");
     let loaded = files.load().unwrap();
-    assert_eq!(names(&loaded), ["login", "profile", "api", "tokens", "spend"]);
+    assert_eq!(names(&loaded), ["login", "profile", "api", "customer", "tokens", "spend"]);
     assert_eq!(warnings(&loaded), "");
     assert_eq!(loaded.rules[0].on_store_failure, OnStoreFailureSetting::Deny);
+}
+
+#[test]
+fn plans_are_read_and_written_in_canonical_form() {
+    let text = r#"{ "name": "api", "plans": { "pro": ["60/60s"], "free": ["1/s"] },
+        "plan": "header:X-Plan", "default_plan": "free" }"#;
+    let loaded = RuleFile::from_json(text).unwrap().load(&ServerSettings::default()).unwrap();
+    let plans: Vec<(&str, String)> = loaded
+        .rule
+        .plans()
+        .map(|(name, rule)| (name, rule.limits()[0].limit().to_string()))
+        .collect();
+    assert_eq!(plans, [("free", "1/s".into()), ("pro", "60/m".into())], "the default plan first");
+    assert_eq!(
+        serde_json::to_string(&loaded.file).unwrap(),
+        r#"{"name":"api","plans":{"free":["1/s"],"pro":["60/m"]},"plan":"header:x-plan","default_plan":"free"}"#
+    );
 }
 
 #[test]

@@ -42,6 +42,66 @@ policy.yaml:3:14: unknown unit "parsec"; use us, ms, s, min, h, d, w or month
 "#,
     ),
     (
+        "plans of other algorithms than the default plan",
+        r#"rules:
+  - name: api
+    default_plan: free
+    plans:
+      free: ["10/m"]
+      pro: ["fixed-window 100/m"]
+"#,
+        r#"
+policy.yaml:6:12: plan "pro" has fixed-window, but plan "free" has token-bucket; use the same algorithms in the same order, so that a key that changes its plan keeps what was used
+        pro: ["fixed-window 100/m"]
+             ^^^^^^^^^^^^^^^^^^^^^^
+"#,
+    ),
+    (
+        "plans without a default, and a plan with a bad limit",
+        r#"rules:
+  - { name: a, plans: { free: ["1/s"] } }
+  - { name: b, default_plan: x, plans: { free: ["1/s"] } }
+  - { name: c, default_plan: free, plans: { free: ["1/parsec"] } }
+"#,
+        r#"
+policy.yaml:2:13: default_plan is required with plans: the plan of requests that name none
+    - { name: a, plans: { free: ["1/s"] } }
+              ^
+policy.yaml:3:30: the default plan "x" is not in plans; add it, or name another
+    - { name: b, default_plan: x, plans: { free: ["1/s"] } }
+                               ^
+policy.yaml:4:55: unknown unit "parsec"; use us, ms, s, min, h, d, w or month
+    - { name: c, default_plan: free, plans: { free: ["1/parsec"] } }
+                                                        ^^^^^^
+"#,
+    ),
+    (
+        "plans beside limits, an empty plan, and settings without plans",
+        r#"rules:
+  - { name: a, limits: ["1/s"], default_plan: free, plans: { free: ["1/s"] } }
+  - { name: b, default_plan: free, plans: { free: [] } }
+  - { name: c, limits: ["1/s"], default_plan: free, plan: "query:x" }
+  - { name: d, default_plan: free, plan: x-plan, plans: { free: ["1/s"], "a.b": ["1/s"] } }
+"#,
+        r#"
+policy.yaml:2:24: limits and plans exclude each other; move the limits into a plan
+    - { name: a, limits: ["1/s"], default_plan: free, plans: { free: ["1/s"] } }
+                         ^^^^^^^
+policy.yaml:3:51: a plan needs at least one limit, for example 100/s
+    - { name: b, default_plan: free, plans: { free: [] } }
+                                                    ^^
+policy.yaml:4:47: default_plan has no effect without plans; add plans or remove it
+    - { name: c, limits: ["1/s"], default_plan: free, plan: "query:x" }
+                                                ^^^^
+policy.yaml:4:59: plan has no effect without plans; add plans or remove it
+    - { name: c, limits: ["1/s"], default_plan: free, plan: "query:x" }
+                                                            ^^^^^^^^^
+policy.yaml:5:42: plan must be header:NAME, for example header:x-plan
+    - { name: d, default_plan: free, plan: x-plan, plans: { free: ["1/s"], "a.b": ["1/s"] } }
+                                           ^^^^^^
+"#,
+    ),
+    (
         "a zone that does not exist",
         r#"rules:
   - { name: quota, limits: ["fixed-window 1000/d tz Asia/Shangai"] }

@@ -16,3 +16,6 @@ pub(crate) const MAX_RULES: usize = 10_000;
 
 /// See [`PolicyRule::MAX_ENTRIES`](crate::PolicyRule::MAX_ENTRIES).
 pub(crate) const MAX_LIST_ENTRIES: usize = 10_000;
+
+/// See [`PlanDraft::MAX_PLANS`](crate::policy::PlanDraft::MAX_PLANS).
+pub(crate) const MAX_PLANS: usize = 64;

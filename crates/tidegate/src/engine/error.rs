@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Cost, InvalidCost};
 
-use super::bounds;
+use super::bounds::{self, MAX_ID_LEN};
 use super::memory_use::MemoryKind;
 use crate::Key;
 
@@ -167,12 +167,37 @@ pub enum Refusal {
     UnknownZone(Box<str>),
     /// No such rule.
     UnknownRule(Box<str>),
+    /// No such plan of the rule.
+    UnknownPlan(UnknownPlan),
     /// Only a check, a reservation and an entry can wait.
     OnlyChecksWait,
     /// The engine cannot decide without waiting.
     NotImmediate,
     /// The future was polled after completion.
     AlreadyPolled,
+}
+
+/// A plan that the rule does not have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownPlan {
+    /// The plan.
+    pub plan: Box<str>,
+    /// The name of the rule.
+    pub rule: Box<str>,
+    /// The plans of the rule.
+    pub plans: Box<[Box<str>]>,
+}
+
+impl fmt::Display for UnknownPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, rule, plans } = self;
+        match plans.is_empty() {
+            true => write!(f, "rule {rule:?} has no plans; leave out plan {plan:?}"),
+            false => {
+                write!(f, "rule {rule:?} has no plan {plan:?}; its plans: {}", plans.join(", "))
+            }
+        }
+    }
 }
 
 impl Refusal {
@@ -207,9 +232,7 @@ impl fmt::Display for Refusal {
             }
             Self::Cost(invalid) => invalid.fmt(f),
             Self::CostRange => write!(f, "the cost must be a number from 0 to {}", Cost::MAX),
-            Self::IdLength(len) => {
-                write!(f, "an id of {len} bytes; use 1 to {}", bounds::MAX_ID_LEN)
-            }
+            Self::IdLength(len) => write!(f, "an id of {len} bytes; use 1 to {MAX_ID_LEN}"),
             Self::IdReused => f.write_str("the id was used for another request; use a new one"),
             Self::UnknownHold => f.write_str("no such reservation, or its record was forgotten"),
             Self::AlreadySettled => {
@@ -250,6 +273,7 @@ impl fmt::Display for Refusal {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
             }
             Self::UnknownRule(rule) => write!(f, "no rule named {rule:?}"),
+            Self::UnknownPlan(unknown) => unknown.fmt(f),
             Self::OnlyChecksWait => f.write_str(
                 "only checks, reservations and entries can wait; await other operations directly",
             ),

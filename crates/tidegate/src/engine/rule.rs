@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tidegate_core::{Algorithm, Expiry, Limit};
 
 use super::bounds;
+use super::invalid_plans::InvalidPlans;
 use super::rule_limit::{
     EnforcementMode, LeaseSize, LimitOrigin, OnReserve, OnStoreFailure, RuleLimit, SHADOW_PREFIX,
     Unit,
@@ -212,6 +213,11 @@ impl Rule {
         }
     }
 
+    /// Marks the limits as those of one plan. Call it before the rule is shared.
+    pub(crate) fn for_plan(self) -> Self {
+        self.with_origin(LimitOrigin::Plan)
+    }
+
     /// Marks the limits as an override for one key. Call it before the rule is shared.
     pub(crate) fn for_one_key(self) -> Self {
         self.with_origin(LimitOrigin::Override)
@@ -297,6 +303,8 @@ pub enum InvalidRule {
     /// A limit that cannot count this unit: a `concurrency` limit counts requests, and a
     /// `sliding-log` of money would hold at most 1 USD in millionths.
     Unit(Unit, Algorithm),
+    /// Invalid plans.
+    Plans(InvalidPlans),
     /// An estimate of zero, or above the capacity of a limit of the rule.
     Estimate {
         /// The estimate.
@@ -364,6 +372,7 @@ impl fmt::Display for InvalidRule {
                 Limit::MAX_LOG,
                 unit.name()
             ),
+            Self::Plans(invalid) => invalid.fmt(f),
             Self::Estimate { given, capacity } => write!(
                 f,
                 "estimate {given}; use 1 to {capacity}, the smallest capacity of the rule: above it \

@@ -148,6 +148,8 @@ pub(super) enum LimitOrigin {
     Rule,
     /// In a rule, for one key alone.
     Override,
+    /// In a rule, for callers of one plan: all consumption has to fit into the limit of each call.
+    Plan,
     /// In the call itself: each call carries a limit, and all consumption has to fit into it.
     Call,
 }
@@ -275,9 +277,14 @@ impl RuleLimit {
         self.mode == EnforcementMode::Shadow
     }
 
-    /// Whether the limit comes with each call: [`Rule::per_call`](crate::Rule::per_call) and
-    /// [`Rule::throttle`](crate::Rule::throttle).
+    /// Whether calls with different limits share the state: limits of a plan, those of
+    /// [`Rule::per_call`](crate::Rule::per_call) and of [`Rule::throttle`](crate::Rule::throttle).
     pub fn is_per_call(&self) -> bool {
+        matches!(self.origin, LimitOrigin::Plan | LimitOrigin::Call)
+    }
+
+    /// Whether the limit comes with each call, and belongs to no policy.
+    pub(crate) fn is_adhoc(&self) -> bool {
         self.origin == LimitOrigin::Call
     }
 
@@ -289,7 +296,7 @@ impl RuleLimit {
     /// Whether the limit was activated after `other`, on the same state.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         let order = |limit: &Self| (limit.generation(), limit.revision);
-        self.origin == LimitOrigin::Call || order(self) > order(other)
+        self.is_per_call() || order(self) > order(other)
     }
 
     /// Whether this is the limit that represents its rule where each rule counts once. It is the
@@ -307,7 +314,7 @@ impl RuleLimit {
     /// Bytes of the limit, if a memory engine has to keep it. Limits of a rule are kept by the
     /// rule; one that comes with calls is not.
     pub(crate) fn own_bytes(&self) -> usize {
-        if self.origin != LimitOrigin::Call {
+        if !self.is_adhoc() {
             return 0;
         }
         let names = self.rule.len() + self.policy.capacity() + self.state.capacity();

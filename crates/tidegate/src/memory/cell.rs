@@ -26,7 +26,7 @@ pub(crate) enum Space {
 
 impl Space {
     pub(crate) fn of(limit: &RuleLimit) -> Self {
-        if limit.is_per_call() { Self::Adhoc } else { Self::Rules }
+        if limit.is_adhoc() { Self::Adhoc } else { Self::Rules }
     }
 }
 

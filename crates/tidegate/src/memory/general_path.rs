@@ -102,7 +102,7 @@ impl Memory {
             return Ok(SmallVec::new());
         }
         let limits = call.charges.iter().map(|charge| charge.limit);
-        let per_call = limits.filter(|limit| limit.is_per_call());
+        let per_call = limits.filter(|limit| limit.is_adhoc());
         per_call.map(|limit| self.instance_of(limit, self.now())).collect()
     }
 
@@ -292,7 +292,7 @@ impl Memory {
 
 /// Replaces the limits that come with the call by the engine's instances.
 fn use_instances<'a>(parts: &mut CellCharges<'a>, instances: &'a [Arc<RuleLimit>]) {
-    for part in parts.iter_mut().filter(|part| part.limit.is_per_call()) {
+    for part in parts.iter_mut().filter(|part| part.limit.is_adhoc()) {
         let instance = instances.iter().find(|instance| ***instance == **part.limit);
         part.limit = instance.unwrap_or(part.limit);
     }

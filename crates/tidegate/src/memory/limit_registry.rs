@@ -93,7 +93,7 @@ impl LimitRegistry {
 
     #[cold]
     fn look_up(&self, limit: &Arc<RuleLimit>) -> Option<LimitNumber> {
-        if limit.is_per_call() || !Self::packs(limit) {
+        if limit.is_adhoc() || !Self::packs(limit) {
             return None;
         }
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +199,7 @@ impl LimitRegistry {
                 continue;
             }
             if let Some(limit) = limits.remove(number)
-                && limit.is_per_call()
+                && limit.is_adhoc()
             {
                 limits.by_content.remove(&self.hash(&limit));
                 self.budget.resized(Self::bytes(&limit), 0);

@@ -179,7 +179,7 @@ impl<'a> LockedShards<'a> {
     /// engine's instance of it, whose bytes are counted.
     fn packed(memory: &Memory, cell: &mut Cell) -> Option<PackedEntry> {
         let registry = &memory.registry;
-        if !cell.limit().is_per_call() {
+        if !cell.limit().is_adhoc() {
             let (limit, state) = cell.packed()?;
             return Some(PackedEntry { limit: registry.of(limit)?, state });
         }

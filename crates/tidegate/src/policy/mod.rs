@@ -3,6 +3,7 @@
 //!
 //! - `rule`: one rule, as written and as used. `matching`: the requests it matches. `key_part`:
 //!   where the parts of its key come from. `normalize_escapes`: canonical spelling of paths.
+//! - `rule_plans`: limits by plan of a caller.
 //! - `plan`: the charges of one request or call. `index`: the rules that can match a
 //!   request.
 
@@ -12,6 +13,7 @@ mod matching;
 mod normalize_escapes;
 mod plan;
 mod rule;
+mod rule_plans;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,6 +26,7 @@ pub use self::matching::{InvalidPattern, Match, PathPattern, Request};
 pub use self::normalize_escapes::normalize_escapes;
 pub use self::plan::{ListMode, Plan, RuleCheck, RuleTarget, Step};
 pub use self::rule::{AfterMatch, Enforcement, ListEntry, Override, PolicyRule, RuleDraft};
+pub use self::rule_plans::PlanDraft;
 use crate::InvalidRule;
 use crate::engine::bounds;
 use crate::{Rule, RuleLimit};

@@ -11,7 +11,7 @@ use super::Policy;
 use super::key_part::{KeyPart, MISSING, OnMissingKey};
 use super::matching::Request;
 use super::rule::{ListMatch, PolicyRule};
-use crate::engine::Refusal;
+use crate::engine::{Refusal, UnknownPlan};
 use crate::{
     Call, Charge, Decision, EngineError, HoldId, Key, Op, Rule, RuleLimit, Source, Unit,
     UnitCharge, UnitCost,
@@ -67,6 +67,7 @@ impl<'p> StepList<'p> {
 #[derive(Clone, Debug)]
 pub struct Step<'p> {
     rule: Cow<'p, Rule>,
+    plan: Option<&'p str>,
     key: PlanKey<'p>,
     cost: Cost,
     per_unit: UnitCost,
@@ -109,6 +110,8 @@ pub struct RuleCheck<'a> {
     pub target: RuleTarget<'a>,
     /// The key to count under.
     pub key: Key<'a>,
+    /// The plan of the key, if the rule has [plans](super::PlanDraft); `None` is the default plan.
+    pub plan: Option<&'a str>,
     /// The number of permits; above [`Cost::MAX`] the check is refused.
     pub cost: u64,
     /// What a reservation of [a quantity](crate::Reserve::at_most) costs in addition, for each unit
@@ -135,13 +138,20 @@ impl<'a> RuleCheck<'a> {
 
     /// A check of `key` under a rule or limits.
     pub fn of(target: RuleTarget<'a>, key: impl Into<Key<'a>>, cost: u64) -> Self {
-        Self { target, key: key.into(), cost, per_unit: UnitCost::ZERO }
+        Self { target, key: key.into(), plan: None, cost, per_unit: UnitCost::ZERO }
     }
 
     /// Sets the cost.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
+        self
+    }
+
+    /// Sets the plan of the key. The check is refused if the rule has no such plan.
+    #[must_use]
+    pub fn plan(mut self, plan: &'a str) -> Self {
+        self.plan = Some(plan);
         self
     }
 
@@ -177,7 +187,10 @@ impl Policy {
                 ListMatch::Denied => plan.deny(rule),
                 ListMatch::Allowed => plan.exempt.push(rule),
                 ListMatch::NotListed => match key {
-                    Some(key) => plan.charge(rule, key, cost_of(rule, request), now)?,
+                    Some(key) => {
+                        let cost = cost_of(rule, request);
+                        plan.charge(rule, plan_of(rule, request), key, cost, now)?;
+                    }
                     None if applies => plan.deny(rule),
                     None => {}
                 },
@@ -205,14 +218,18 @@ impl Policy {
                 RuleTarget::Named(name) => {
                     let unknown = || Refusal::UnknownRule((*name).into());
                     let rule = self.rule(name).ok_or_else(unknown)?;
-                    plan.charge_named(rule, key, (cost, per_unit), lists, now)?;
+                    let planned = named_plan(rule, check.plan)?;
+                    plan.charge_named(rule, planned, key, (cost, per_unit), lists, now)?;
                     continue;
                 }
                 RuleTarget::Own(rule) => Cow::Borrowed(*rule),
                 RuleTarget::Adhoc(rule) => Cow::Owned(rule.clone()),
             };
+            if let Some(plan) = check.plan {
+                return Err(unknown_plan(plan, own.name(), []));
+            }
             let (key, concurrency) = (PlanKey::Given(key), ConcurrencyUse::AtCost);
-            plan.steps.push(Step { rule: own, key, cost, per_unit, concurrency });
+            plan.steps.push(Step { rule: own, plan: None, key, cost, per_unit, concurrency });
         }
         plan.check_size()
     }
@@ -235,7 +252,8 @@ impl Policy {
     ) -> Result<Plan<'p>, Refusal> {
         let mut plan = Plan::new();
         for rule in self.rules() {
-            plan.charge_named(rule, key, (cost_under(rule, cost), UnitCost::ZERO), lists, now)?;
+            let costs = (cost_under(rule, cost), UnitCost::ZERO);
+            plan.charge_named(rule, named_plan(rule, None)?, key, costs, lists, now)?;
         }
         plan.check_size()
     }
@@ -269,6 +287,46 @@ fn key_of(rule: &PolicyRule, request: &impl Request) -> Option<Vec<String>> {
         found.or_else(|| shared.map(str::to_string))
     };
     rule.key.iter().map(find).collect()
+}
+
+/// The limits of a plan, and its name if the rule has plans.
+type PlannedLimits<'p> = (&'p Rule, Option<&'p str>);
+
+/// The plan of a request: that of the header, if there is one, or the default.
+fn plan_of<'p>(rule: &'p PolicyRule, request: &impl Request) -> PlannedLimits<'p> {
+    let Some(plans) = &rule.plans else { return (&rule.rule, None) };
+    let header = plans.header.as_deref().filter(|_| request.is_from_trusted_proxy());
+    let given = header.and_then(|name| request.header(name)).map(str::trim);
+    let found = given.and_then(|name| rule.plan(name));
+    let (name, limits) = found.unwrap_or((&plans.default_name, &rule.rule));
+    (limits, Some(name))
+}
+
+/// The plan that a caller names, or the default.
+fn named_plan<'p>(rule: &'p PolicyRule, given: Option<&str>) -> Result<PlannedLimits<'p>, Refusal> {
+    let default = rule.plans.as_ref().map(|plans| &*plans.default_name);
+    let Some(name) = given else { return Ok((&rule.rule, default)) };
+    let (name, limits) = rule.plan(name).ok_or_else(|| {
+        let plans = rule.plans().map(|(name, _)| name.into());
+        unknown_plan(name, rule.name(), plans)
+    })?;
+    Ok((limits, Some(name)))
+}
+
+/// The limits that apply to a key, and its plan unless they are those of an override.
+fn limits_and_plan<'p>(
+    rule: &'p PolicyRule,
+    (planned, plan): PlannedLimits<'p>,
+    key: Key<'_>,
+    now: Micros,
+) -> PlannedLimits<'p> {
+    let limits = rule.limits_of(planned, key, now);
+    (limits, plan.filter(|_| std::ptr::eq(limits, planned)))
+}
+
+fn unknown_plan(plan: &str, rule: &str, plans: impl IntoIterator<Item = Box<str>>) -> Refusal {
+    let plans = plans.into_iter().collect();
+    Refusal::UnknownPlan(UnknownPlan { plan: plan.into(), rule: rule.into(), plans })
 }
 
 fn listed(rule: &PolicyRule, key: Option<&[String]>, request: &impl Request) -> ListMatch {
@@ -334,17 +392,18 @@ impl<'p> Plan<'p> {
     fn charge(
         &mut self,
         rule: &'p PolicyRule,
+        planned: PlannedLimits<'p>,
         key: Vec<String>,
         cost: Cost,
         now: Micros,
     ) -> Result<(), Refusal> {
         let made = Key::from(&*key);
         if made.is_valid() {
-            let limits = rule.limits_of(made, now);
+            let (limits, plan) = limits_and_plan(rule, planned, made, now);
             let key = PlanKey::Made(key);
             let (rule, concurrency) = (Cow::Borrowed(limits), ConcurrencyUse::Ignored);
             let per_unit = UnitCost::ZERO;
-            self.steps.push(Step { rule, key, cost, per_unit, concurrency });
+            self.steps.push(Step { rule, plan, key, cost, per_unit, concurrency });
         } else if rule.is_enforced() {
             return Err(Refusal::KeyTooLong);
         } else {
@@ -357,6 +416,7 @@ impl<'p> Plan<'p> {
     fn charge_named(
         &mut self,
         rule: &'p PolicyRule,
+        planned: PlannedLimits<'p>,
         key: Key<'p>,
         (cost, per_unit): (Cost, UnitCost),
         lists: ListMode,
@@ -374,9 +434,9 @@ impl<'p> Plan<'p> {
             ListMatch::Denied => self.deny(rule),
             ListMatch::Allowed => self.exempt.push(rule),
             ListMatch::NotListed => {
-                let rule = Cow::Borrowed(rule.limits_of(key.key(), now));
-                let concurrency = ConcurrencyUse::AtCost;
-                self.steps.push(Step { rule, key, cost, per_unit, concurrency });
+                let (limits, plan) = limits_and_plan(rule, planned, key.key(), now);
+                let (rule, concurrency) = (Cow::Borrowed(limits), ConcurrencyUse::AtCost);
+                self.steps.push(Step { rule, plan, key, cost, per_unit, concurrency });
             }
         }
         Ok(())
@@ -529,10 +589,15 @@ impl<'p> Plan<'p> {
     }
 }
 
-impl Step<'_> {
+impl<'p> Step<'p> {
     /// The rule, with the limits that apply to the key.
     pub fn rule(&self) -> &Rule {
         &self.rule
+    }
+
+    /// The plan whose limits apply; `None` if the rule has no plans, or the key has an override.
+    pub fn plan(&self) -> Option<&'p str> {
+        self.plan
     }
 
     /// The key to count under.

@@ -10,9 +10,10 @@ use tidegate_core::{Algorithm, Cost, Expiry, Limit, Micros};
 
 use super::key_part::{KeyPart, OnMissingKey};
 use super::matching::Match;
-use crate::InvalidRule;
+use super::rule_plans::{PlanDraft, RulePlans};
 use crate::engine::{bounds, new_generations};
 use crate::network::{ClientNetwork, Network};
+use crate::{InvalidPlans, InvalidRule};
 use crate::{Key, LeaseSize, OnReserve, OnStoreFailure, Rule, RuleLimit, Unit};
 
 /// Unchecked fields of a rule. [`PolicyRule::new`] checks them.
@@ -28,6 +29,8 @@ pub struct RuleDraft {
     pub on_missing_key: OnMissingKey,
     /// The enforced limits.
     pub limits: Vec<Limit>,
+    /// Limits by plan, instead of `limits`.
+    pub plans: Option<PlanDraft>,
     /// Shadow limits: evaluated and counted, not enforced.
     pub shadow_limits: Vec<Limit>,
     /// Runs the rule in shadow mode: its limits, its lists and its `then`.
@@ -140,6 +143,8 @@ pub struct PolicyRule {
     pub(super) then: AfterMatch,
     pub(super) cost_header: Option<Box<str>>,
     estimate: Option<Cost>,
+    /// The plans; `rule` has the limits of the default plan.
+    pub(super) plans: Option<RulePlans>,
     enforcement: Enforcement,
     overrides: OverrideIndex,
     /// The limits of `rule` again, for keys whose override has ended: newer than the override,
@@ -182,7 +187,8 @@ impl PolicyRule {
                     Rule::with_shadow(&name, [], all)?
                 }
             };
-            with_unit(rule, draft.unit)
+            let rule = with_unit(rule, draft.unit)?;
+            Ok(if draft.plans.is_some() { rule.for_plan() } else { rule })
         };
         for list in [draft.allow.len(), draft.deny.len(), draft.overrides.len()] {
             if list > Self::MAX_ENTRIES {
@@ -190,15 +196,7 @@ impl PolicyRule {
             }
         }
         draft.allow.iter().chain(&draft.deny).try_for_each(ListEntry::check)?;
-        if key.len() > Key::MAX_PARTS {
-            return Err(InvalidRule::KeyParts(key.len()));
-        }
-        for part in &key {
-            let KeyPart::Path(name) = part else { continue };
-            if !matches.path.as_ref().is_some_and(|path| path.names(name)) {
-                return Err(InvalidRule::NoSuchSegment(name.clone()));
-            }
-        }
+        check_key(&key, &matches)?;
         let mut overrides = OverrideIndex::default();
         for Override { key: of, limits, until } in draft.overrides {
             let parts = normalized(&key, of.iter().map(String::as_str));
@@ -209,13 +207,19 @@ impl PolicyRule {
             if limits.is_empty() {
                 return Err(InvalidRule::LimitCount(0));
             }
-            overrides.add(parts, build(limits)?.for_one_key(), until)?;
+            let limits = build(limits)?;
+            // Beside plans, an override is one more plan.
+            let limits = if draft.plans.is_some() { limits } else { limits.for_one_key() };
+            overrides.add(parts, limits, until)?;
         }
-        let estimate = draft.estimate.map(|cost| checked_estimate(cost, &draft.limits));
+        let (limits, smallest) = default_limits(draft.limits, draft.plans.as_ref())?;
+        let estimate = draft.estimate.map(|cost| checked_estimate(cost, smallest));
         let any_ends = overrides.all.iter().any(|one| one.until.is_some());
-        let after_override = any_ends.then(|| build(draft.limits.clone())).transpose()?;
+        // The limits of plans are in no order of activation.
+        let after_override = any_ends && draft.plans.is_none();
         let rule = Self {
-            rule: build(draft.limits)?,
+            rule: build(limits.clone())?,
+            plans: draft.plans.clone().map(|plans| RulePlans::new(plans, build)).transpose()?,
             matches,
             key,
             on_missing_key,
@@ -224,7 +228,7 @@ impl PolicyRule {
             estimate: estimate.transpose()?,
             enforcement,
             overrides,
-            after_override,
+            after_override: after_override.then(|| build(limits)).transpose()?,
             allow: draft.allow,
             deny: draft.deny,
         };
@@ -242,6 +246,7 @@ impl PolicyRule {
             then: AfterMatch::default(),
             cost_header: None,
             estimate: None,
+            plans: None,
             enforcement: Enforcement::default(),
             overrides: OverrideIndex::default(),
             after_override: None,
@@ -273,6 +278,7 @@ impl PolicyRule {
     /// Changes the limits of all keys.
     fn each_rule(mut self, change: impl Fn(&mut Rule)) -> Self {
         change(&mut self.rule);
+        self.other_plans_mut().for_each(&change);
         self.after_override.iter_mut().for_each(&change);
         self.overrides.all.iter_mut().for_each(|one| change(&mut one.rule));
         self
@@ -288,16 +294,32 @@ impl PolicyRule {
     /// Gives every key of the rule unused limits: it counts in states of this epoch. Call it once,
     /// before the rule is in use.
     #[must_use]
-    pub fn epoch(mut self, epoch: u64) -> Self {
-        self.rule.set_epoch(epoch);
-        self.after_override.iter_mut().for_each(|rule| rule.set_epoch(epoch));
-        for one in &mut self.overrides.all {
-            one.rule.set_epoch(epoch);
-        }
-        self
+    pub fn epoch(self, epoch: u64) -> Self {
+        self.each_rule(|rule| rule.set_epoch(epoch))
     }
 
-    /// The name and limits.
+    fn other_plans_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
+        self.plans.iter_mut().flat_map(|plans| &mut plans.others).map(|(_, rule)| rule)
+    }
+
+    /// The plans with their limits, the default plan first; none if all keys have the same limits.
+    pub fn plans(&self) -> impl Iterator<Item = (&str, &Rule)> {
+        self.plans.iter().flat_map(|plans| {
+            let others = plans.others.iter().map(|(name, rule)| (&**name, rule));
+            std::iter::once((&*plans.default_name, &self.rule)).chain(others)
+        })
+    }
+
+    /// The limits of a plan and its name; `None` if there is no such plan.
+    pub(super) fn plan(&self, name: &str) -> Option<(&str, &Rule)> {
+        let plans = self.plans.as_ref()?;
+        if *plans.default_name == *name {
+            return Some((&plans.default_name, &self.rule));
+        }
+        plans.other(name)
+    }
+
+    /// The name and limits; of a rule with plans, those of the default plan.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
@@ -341,15 +363,21 @@ impl PolicyRule {
         // The newest first: no limit is ever older than its predecessor.
         self.after_override.iter().for_each(|rule| rule.activate(base + 2));
         self.overrides.all.iter().for_each(|one| one.rule.activate(base + 1));
+        self.plans.iter().flat_map(|plans| &plans.others).for_each(|(_, rule)| rule.activate(base));
         self.rule.activate(base);
     }
 
-    /// The limits that apply to `key` at `now`.
-    pub(super) fn limits_of(&self, key: Key<'_>, now: Micros) -> &Rule {
+    /// The limits that apply to `key` at `now`, if those of its plan are `planned`.
+    pub(super) fn limits_of<'r>(
+        &'r self,
+        planned: &'r Rule,
+        key: Key<'_>,
+        now: Micros,
+    ) -> &'r Rule {
         match self.overrides.find(key) {
             Some(found) if found.is_active(now) => &found.rule,
-            Some(_) => self.after_override.as_ref().unwrap_or(&self.rule),
-            None => &self.rule,
+            Some(_) => self.after_override.as_ref().unwrap_or(planned),
+            None => planned,
         }
     }
 
@@ -363,6 +391,7 @@ impl PolicyRule {
     pub(super) fn plain_limit(&self) -> Option<&Arc<RuleLimit>> {
         let [limit] = self.rule.limits() else { return None };
         let is_plain = self.overrides.all.is_empty()
+            && self.plans.is_none()
             && !self.has_lists()
             && !self.counts_addresses()
             && !limit.is_shadow()
@@ -372,7 +401,9 @@ impl PolicyRule {
 
     /// All limits that can apply to a key.
     pub(super) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
-        let rules = [&self.rule].into_iter().chain(self.overrides.all.iter().map(|one| &one.rule));
+        let plans = self.plans.iter().flat_map(|plans| &plans.others).map(|(_, rule)| rule);
+        let overrides = self.overrides.all.iter().map(|one| &one.rule);
+        let rules = [&self.rule].into_iter().chain(plans).chain(overrides);
         rules.flat_map(Rule::limits).map(|limit| limit.limit())
     }
 
@@ -432,6 +463,37 @@ impl PolicyRule {
     }
 }
 
+/// Refuses a key that is too long, or names a segment that the path does not have.
+fn check_key(key: &[KeyPart], matches: &Match) -> Result<(), InvalidRule> {
+    if key.len() > Key::MAX_PARTS {
+        return Err(InvalidRule::KeyParts(key.len()));
+    }
+    for part in key {
+        let KeyPart::Path(name) = part else { continue };
+        if !matches.path.as_ref().is_some_and(|path| path.names(name)) {
+            return Err(InvalidRule::NoSuchSegment(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// The limits of the rule, which are those of the default plan if it has plans; and the smallest
+/// capacity of any plan.
+fn default_limits(
+    limits: Vec<Limit>,
+    plans: Option<&PlanDraft>,
+) -> Result<(Vec<Limit>, Option<u64>), InvalidRule> {
+    let Some(plans) = plans else {
+        let smallest = limits.iter().map(Limit::capacity).min();
+        return Ok((limits, smallest));
+    };
+    if !limits.is_empty() {
+        return Err(InvalidRule::Plans(InvalidPlans::LimitsToo));
+    }
+    let default = plans.check().map_err(InvalidRule::Plans)?.to_vec();
+    Ok((default, plans.smallest_capacity()))
+}
+
 /// The rule with its unit; refuses a limit that cannot count it.
 fn with_unit(rule: Rule, unit: Option<Unit>) -> Result<Rule, InvalidRule> {
     let Some(unit) = unit else { return Ok(rule) };
@@ -448,9 +510,8 @@ fn with_unit(rule: Rule, unit: Option<Unit>) -> Result<Rule, InvalidRule> {
 }
 
 /// Refuses an estimate that no reservation could have.
-fn checked_estimate(given: u64, limits: &[Limit]) -> Result<Cost, InvalidRule> {
-    let capacity = limits.iter().map(Limit::capacity).min().unwrap_or(u64::MAX);
-    let capacity = capacity.min(Cost::MAX.get());
+fn checked_estimate(given: u64, smallest: Option<u64>) -> Result<Cost, InvalidRule> {
+    let capacity = smallest.unwrap_or(u64::MAX).min(Cost::MAX.get());
     match Cost::new(given) {
         Ok(cost) if (1..=capacity).contains(&given) => Ok(cost),
         _ => Err(InvalidRule::Estimate { given, capacity }),

@@ -42,7 +42,7 @@ fn mirrored_limit(fleet: &FleetSize, charge: &Charge<'_>) -> Option<Arc<RuleLimi
     let limit = charge.limit;
     let is_counted = !charge.cost.is_zero()
         && !limit.is_shadow()
-        && !limit.is_per_call()
+        && !limit.is_adhoc()
         && limit.limit().lease().is_none();
     match limit.on_store_failure() {
         OnStoreFailure::Fallback(max) if is_counted => Some(limit.local(fleet.share(max))),
