@@ -15,7 +15,7 @@ API_KEYS = {
 
 def check(plan, customer):
     """Returns status and headers of the check."""
-    body = json.dumps({"rule": plan, "key": customer}).encode()
+    body = json.dumps({"rule": "api", "key": customer, "plan": plan}).encode()
     request = Request("http://127.0.0.1:8080/v1/check", body, {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=2) as response:

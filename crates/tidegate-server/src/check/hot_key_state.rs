@@ -45,6 +45,10 @@ impl CheckService {
 /// The parts of the key, if its displayed form is unambiguous.
 fn parts<'h>(active: &ActivePolicy, hot: &'h HotKey) -> Option<Vec<&'h str>> {
     let rule = active.policy.rule(&hot.rule)?;
+    // The plan of the key is not known.
+    if rule.plans().next().is_some() {
+        return None;
+    }
     // The key may be truncated or escaped.
     if hot.key.len() + 4 > escape::MAX_KEY_LEN || hot.key.contains('\\') {
         return None;

@@ -4,7 +4,7 @@ pub(crate) mod described_request;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tidegate::policy::{MISSING, OnMissingKey};
+use tidegate::policy::{MISSING, OnMissingKey, Step};
 use tidegate::{Micros, Plan, RuleCheck, RuleLimit, Source, Verdict, Wait};
 
 pub use self::described_request::DescribedRequest;
@@ -26,7 +26,12 @@ pub async fn explain(
     service: &CheckService,
     check: RuleCheck<'_>,
 ) -> Result<Explanation, CheckError> {
-    service.peek(check, |plan, decision| explanation(lists(plan), decision)).await
+    let read = |plan: &Plan<'_>, decision: &CheckDecision| {
+        let mut sentences: Vec<String> = plan.steps().iter().filter_map(named_plan).collect();
+        sentences.extend(lists(plan));
+        explanation(sentences, decision)
+    };
+    service.peek(check, read).await
 }
 
 /// Explains which rules apply to a request and what they would decide now. Nothing is charged.
@@ -56,6 +61,13 @@ fn explanation(mut sentences: Vec<String>, decision: &CheckDecision) -> Explanat
     Explanation { allowed, sentences }
 }
 
+/// The plan of a key, if the rule has plans.
+fn named_plan(step: &Step<'_>) -> Option<String> {
+    let (key, rule) = (display_key(step.key()), step.rule().name());
+    let key = if key.is_empty() { "The key".into() } else { key };
+    Some(format!("{key} is on plan {} of {rule}.", step.plan()?))
+}
+
 /// Which of `rules` active rules apply, and for which key.
 fn applying(plan: &Plan<'_>, rules: usize) -> String {
     let limited = plan.steps().iter().map(|step| match step.key().parts().next() {
@@ -64,6 +76,10 @@ fn applying(plan: &Plan<'_>, rules: usize) -> String {
         }
         Some(_) => format!("{} for {}", step.rule().name(), display_key(step.key())),
         None => format!("{} for all requests together", step.rule().name()),
+    });
+    let limited = limited.zip(plan.steps()).map(|(text, step)| match step.plan() {
+        Some(plan) => format!("{text} on plan {plan}"),
+        None => text,
     });
     let listed = [plan.exempted_by(), plan.shadow_denied_by()].concat();
     let listed = listed.into_iter().chain(plan.denied_by()).map(|rule| rule.name().to_owned());

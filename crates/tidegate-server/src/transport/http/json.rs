@@ -97,6 +97,9 @@ pub(crate) struct CheckItem {
     /// Key to count by. Required with a limit, and if the rule counts per key.
     #[serde(default)]
     pub key: Option<KeyBody>,
+    /// Plan of the key, if the rule has plans; default: the rule's `default_plan`.
+    #[serde(default)]
+    pub plan: Option<String>,
     /// Cost; default 1, 0 peeks.
     #[serde(default)]
     #[schemars(range(max = 4_294_967_296_u64))]
@@ -122,7 +125,12 @@ impl CheckItem {
         if self.min.is_some() {
             return Err(HttpProblem::field("min", "not used by this call; remove it"));
         }
-        check(service, "", &self.rule, &self.limit, &self.key, self.cost)
+        self.subject().check(service, "")
+    }
+
+    fn subject(&self) -> SubjectFields<'_> {
+        let Self { rule, limit, key, plan, cost, min: _ } = self;
+        SubjectFields { rule, limit, key, plan, cost: *cost }
     }
 }
 
@@ -159,6 +167,9 @@ pub(crate) struct CheckBody {
     /// Key to count by. Required with a limit, and if the rule counts per key.
     #[serde(default)]
     pub key: Option<KeyBody>,
+    /// Plan of the key, if the rule has plans; default: the rule's `default_plan`.
+    #[serde(default)]
+    pub plan: Option<String>,
     /// Cost; default 1, 0 peeks.
     #[serde(default)]
     #[schemars(range(max = 4_294_967_296_u64))]
@@ -329,13 +340,15 @@ impl CheckBody {
     /// The checks of the body, in order.
     pub(crate) fn checks(&self, service: &CheckService) -> Result<RuleChecks<'_>, HttpProblem> {
         let Some(checks) = &self.checks else {
-            let only = check(service, "", &self.rule, &self.limit, &self.key, self.cost)?;
-            return Ok([only].into_iter().collect());
+            let Self { rule, limit, key, plan, cost, .. } = self;
+            let subject = SubjectFields { rule, limit, key, plan, cost: *cost };
+            return Ok([subject.check(service, "")?].into_iter().collect());
         };
         let alone = [
             ("rule", self.rule.is_some()),
             ("limit", self.limit.is_some()),
             ("key", self.key.is_some()),
+            ("plan", self.plan.is_some()),
             ("cost", self.cost.is_some()),
             ("min", self.min.is_some()),
         ];
@@ -346,10 +359,10 @@ impl CheckBody {
             let detail = format!("{} checks; use 1 to {}", checks.len(), CheckService::MAX_CHECKS);
             return Err(HttpProblem::field("checks", detail));
         }
-        let checks = checks.iter().enumerate().map(|(i, StrictObject(one))| {
-            let CheckItem { rule, limit, key, cost, .. } = one;
-            check(service, &format!("checks[{i}]."), rule, limit, key, *cost)
-        });
+        let checks = checks
+            .iter()
+            .enumerate()
+            .map(|(i, StrictObject(one))| one.subject().check(service, &format!("checks[{i}].")));
         checks.collect()
     }
 }
@@ -421,24 +434,32 @@ impl CheckBody {
 /// The checks of one call.
 pub(crate) type RuleChecks<'a> = SmallVec<[RuleCheck<'a>; 1]>;
 
-/// `place` is the path of the element, for errors.
-fn check<'a>(
-    service: &CheckService,
-    place: &str,
+/// What is checked, of a body or of one of its elements.
+struct SubjectFields<'a> {
     rule: &'a Option<String>,
-    limit: &Option<String>,
+    limit: &'a Option<String>,
     key: &'a Option<KeyBody>,
+    plan: &'a Option<String>,
     cost: Option<u64>,
-) -> Result<RuleCheck<'a>, HttpProblem> {
-    let wrong = |field, detail| Err(HttpProblem::field(format!("{place}{field}"), detail));
-    let target = match (rule, limit) {
-        (Some(rule), None) => RuleTarget::Named(rule),
-        (None, Some(limit)) => service.adhoc_limit(limit)?,
-        (Some(_), Some(_)) => return wrong("limit", "rule and limit exclude each other"),
-        (None, None) => return wrong("rule", "required: name a rule or a limit"),
-    };
-    let key = key.as_ref().map_or(Key::of(&[]), KeyBody::key);
-    Ok(RuleCheck::of(target, key, cost.unwrap_or(1)))
+}
+
+impl<'a> SubjectFields<'a> {
+    /// `place` is the path of the element, for errors.
+    fn check(&self, service: &CheckService, place: &str) -> Result<RuleCheck<'a>, HttpProblem> {
+        let wrong = |field, detail| Err(HttpProblem::field(format!("{place}{field}"), detail));
+        let target = match (self.rule, self.limit) {
+            (Some(rule), None) => RuleTarget::Named(rule),
+            (None, Some(_)) if self.plan.is_some() => {
+                return wrong("plan", "only a rule has plans; remove it");
+            }
+            (None, Some(limit)) => service.adhoc_limit(limit)?,
+            (Some(_), Some(_)) => return wrong("limit", "rule and limit exclude each other"),
+            (None, None) => return wrong("rule", "required: name a rule or a limit"),
+        };
+        let key = self.key.as_ref().map_or(Key::of(&[]), KeyBody::key);
+        let plan = self.plan.as_deref();
+        Ok(RuleCheck { plan, ..RuleCheck::of(target, key, self.cost.unwrap_or(1)) })
+    }
 }
 
 /// A call whose body type is shared with other calls.

@@ -114,6 +114,7 @@ impl From<CheckError> for HttpProblem {
             CheckError::Limit(_) => Some("limit"),
             CheckError::Refused(refusal) => match refusal {
                 Refusal::UnknownRule(_) | Refusal::ConcurrencyNeedsHold => Some("rule"),
+                Refusal::UnknownPlan(_) => Some("plan"),
                 Refusal::KeyTooLong => Some("key"),
                 Refusal::Cost(_) | Refusal::EmptyHold | Refusal::DifferentCosts(_) => Some("cost"),
                 Refusal::NotHeld(_) | Refusal::CostOfSeveral(_) | Refusal::QueueExtended(_) => {
@@ -138,9 +139,9 @@ impl From<CheckError> for HttpProblem {
         let status = match &error {
             CheckError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             CheckError::AdhocDisabled => StatusCode::FORBIDDEN,
-            CheckError::Refused(Refusal::UnknownRule(_) | Refusal::UnknownHold) => {
-                StatusCode::NOT_FOUND
-            }
+            CheckError::Refused(
+                Refusal::UnknownRule(_) | Refusal::UnknownPlan(_) | Refusal::UnknownHold,
+            ) => StatusCode::NOT_FOUND,
             CheckError::Refused(
                 Refusal::IdReused | Refusal::AlreadySettled | Refusal::HoldExpired,
             ) => StatusCode::CONFLICT,

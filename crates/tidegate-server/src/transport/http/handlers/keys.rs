@@ -146,6 +146,7 @@ pub fn inspection_json(found: &[(Arc<RuleLimit>, Inspection)]) -> serde_json::Va
 pub(crate) struct KeyParameters {
     pub(super) rule: Option<String>,
     pub(super) limit: Option<String>,
+    pub(super) plan: Option<String>,
     pub(super) key: Vec<String>,
 }
 
@@ -163,7 +164,7 @@ impl FromRequestParts<AppState> for KeyParameters {
         let refused = |_| HttpProblem::field("key", "the rule and the key must be UTF-8");
         let names = Path::from_request_parts(parts, app).await;
         let Path((rule, key)): Path<(String, String)> = names.map_err(refused)?;
-        Ok(Self { rule: Some(rule), limit: None, key: vec![key] })
+        Ok(Self { rule: Some(rule), key: vec![key], ..Self::default() })
     }
 }
 
@@ -175,9 +176,10 @@ impl KeyParameters {
             match &*name {
                 "rule" if params.rule.is_none() => params.rule = Some(value),
                 "limit" if params.limit.is_none() => params.limit = Some(value),
+                "plan" if params.plan.is_none() => params.plan = Some(value),
                 "key" => params.key.push(value),
                 _ => {
-                    let detail = "use rule or limit once; repeat key for several parts";
+                    let detail = "use rule or limit, and plan, once; repeat key for several parts";
                     return Err(HttpProblem::field(name, detail));
                 }
             }
@@ -191,7 +193,8 @@ impl KeyParameters {
             (None, Some(limit)) => service.adhoc_limit(limit)?,
             _ => return Err(HttpProblem::field("rule", "required: name a rule or a limit")),
         };
-        Ok(RuleCheck::of(target, &*self.key, cost))
+        let plan = self.plan.as_deref();
+        Ok(RuleCheck { plan, ..RuleCheck::of(target, &*self.key, cost) })
     }
 }
 

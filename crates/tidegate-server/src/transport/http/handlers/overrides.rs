@@ -167,7 +167,9 @@ pub(crate) async fn delete(
 
 fn rule_and_key(names: KeyParameters) -> Result<(String, Vec<String>), HttpProblem> {
     match names {
-        KeyParameters { rule: Some(rule), limit: None, key } if !key.is_empty() => Ok((rule, key)),
+        KeyParameters { rule: Some(rule), limit: None, plan: None, key } if !key.is_empty() => {
+            Ok((rule, key))
+        }
         _ => Err(HttpProblem::field("rule", "name a rule, and each part of the key as key")),
     }
 }

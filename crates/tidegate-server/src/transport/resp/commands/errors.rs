@@ -70,6 +70,7 @@ fn memory_full_text(MemoryFull(kind): MemoryFull) -> ErrorText {
 pub(crate) fn refusal_text(refusal: &Refusal) -> ErrorText {
     match refusal {
         Refusal::UnknownRule(_) => "NORULE no such rule",
+        Refusal::UnknownPlan(_) => "ERR the rule has no such plan",
         Refusal::ChargeCount(_) => "ERR too many limits in one call; split it",
         Refusal::KeyTooLong => "ERR the key is too long; at most 1024 bytes, or send a hash",
         Refusal::Cost(_) => "ERR the cost is too large; use at most 4294967296",
