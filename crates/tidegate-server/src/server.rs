@@ -490,7 +490,7 @@ impl Server {
     /// Starts all listeners. They accept until the drain begins.
     fn accept(self, drain: Shutdown) -> (Vec<JoinHandle<()>>, ListenerRuntimes) {
         let Self { service, policies, tokens, options, listeners, .. } = self;
-        let Self { envoy, workers, console, hosts, ready_when, http_routes, .. } = self;
+        let Self { envoy, workers, console, hosts, ready_when, http_routes, store, .. } = self;
         let deadlines = options.deadlines;
         let of_grpc = tokens.of(ListenerKind::Grpc).clone();
         let services = GrpcServices::new(envoy.clone(), of_grpc, deadlines, drain.clone());
@@ -505,6 +505,7 @@ impl Server {
         };
         let app = http::AppState::from(http::AppContext {
             service: service.clone(),
+            store_address: store.to_string(),
             policies: policies.clone(),
             tokens: tokens.of(ListenerKind::Http).clone(),
             hosts,

@@ -62,6 +62,7 @@ impl Accounting {
                 }
             }
             if let Some(limit) = by {
+                active.metrics(step.rule()).denials().count(step.rule(), limit);
                 self.traffic.denied().record(now, DenialCause::Limit(limit, step.key(), outcome));
             }
             self.hot_keys.record(step.rule().name(), step.key(), outcome, now);

@@ -123,6 +123,11 @@ impl ActivePolicy {
         metrics.set_rules(self.counters.iter().map(|(name, rule)| (&**name, rule)), &self.others);
     }
 
+    /// The counters of the rule of this name, if it is active.
+    pub(crate) fn metrics_of(&self, rule: &str) -> Option<Arc<RuleMetrics>> {
+        self.counters.get(rule).cloned()
+    }
+
     /// The counters of a rule; those of `Metrics::OTHER` if it has none.
     pub fn metrics(&self, rule: &Rule) -> &RuleMetrics {
         self.counters.get(rule.name()).unwrap_or(&self.others)

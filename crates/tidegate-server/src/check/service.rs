@@ -21,7 +21,7 @@ use super::decision::{CheckDecision, CheckError};
 use super::request::{Operation, ReserveOptions, SettleAction, Throttle};
 use super::wait_limits::{WaitCount, WaitLimits, WaitPermit};
 use crate::observe::hot_keys::HotKeys;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{ListenerKind, Metrics, OutcomeLabel};
 use crate::observe::otlp::Tracer;
 use crate::observe::traffic::TrafficStats;
 
@@ -435,6 +435,23 @@ impl CheckService {
             }
         }
         Ok(inspections)
+    }
+
+    /// Counts a request that came in on a listener, if it asks for permits and is valid.
+    pub(crate) fn count_request(
+        &self,
+        listener: ListenerKind,
+        operation: Operation,
+        result: &Result<CheckDecision, CheckError>,
+    ) {
+        let outcome = match result {
+            _ if !operation.is_counted() => return,
+            Ok(decision) if decision.decision.allowed() => OutcomeLabel::Allow,
+            Ok(_) => OutcomeLabel::Deny,
+            Err(CheckError::Store(_)) => OutcomeLabel::Error,
+            Err(_) => return,
+        };
+        self.metrics().count_request(listener, outcome);
     }
 
     /// Decides a plan of `active`, and counts the decision.

@@ -8,12 +8,12 @@ pub(crate) use tidegate_server::internal::text::format::number as count;
 
 /// A snapshot on one line.
 pub(crate) fn line(snapshot: &TrafficSnapshot) -> String {
-    let rates = &snapshot.total.rates;
+    let rates = &snapshot.requests.rates;
     let mut line = format!(
         "allowed={}/s denied={}/s would_deny={}/s errors={}/s p50={} p99={} store={} memory={}",
         rate(rates.allowed),
         rate(rates.denied),
-        rate(rates.would_deny),
+        rate(snapshot.total.rates.would_deny),
         rate(rates.errors),
         latency(snapshot.latency.p50_us),
         latency(snapshot.latency.p99_us),

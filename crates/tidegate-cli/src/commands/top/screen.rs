@@ -197,12 +197,12 @@ impl Screen {
         state.push(styled(PLAIN, format!("  memory {}", bytes(store.memory_bytes))));
         let clients = format!("  clients http {} resp {} grpc {}", open.http, open.resp, open.grpc);
         state.push(styled(DIM, clients));
-        let rates = &snapshot.total.rates;
+        let rates = &snapshot.requests.rates;
         let mut totals = Vec::new();
         for (name, style, value) in [
             ("allowed ", GOOD, rates.allowed),
             ("  denied ", BAD, rates.denied),
-            ("  would deny ", WARN, rates.would_deny),
+            ("  would deny ", WARN, snapshot.total.rates.would_deny),
             ("  errors ", BAD, rates.errors),
         ] {
             let style = if value > 0.0 { style } else { PLAIN };

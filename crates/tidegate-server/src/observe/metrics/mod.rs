@@ -6,6 +6,7 @@
 
 pub(crate) mod exposition;
 mod histogram;
+mod requests;
 mod rules;
 mod settled;
 #[cfg(test)]
@@ -21,6 +22,9 @@ use tidegate::{Circuit, EngineError, Health, Micros, Rule};
 use exposition::{Exposition, MetricType};
 pub(crate) use histogram::BucketCounts;
 use histogram::Histogram;
+pub(crate) use requests::OutcomeLabel;
+use requests::RequestCounters;
+pub(crate) use requests::RequestCounts;
 pub(crate) use rules::OutcomeCounts;
 pub(crate) use rules::RuleMetrics;
 use settled::SettledRatios;
@@ -80,6 +84,7 @@ pub struct Metrics {
 #[repr(align(64))]
 struct ListenerMetrics {
     connections: AtomicU64,
+    requests: RequestCounters,
     durations: Histogram,
     refused: [AtomicU64; RejectReason::ALL.len()],
     panics: AtomicU64,
@@ -188,6 +193,20 @@ impl Metrics {
         self.listener(listener).durations.observe(duration, checks);
     }
 
+    /// Counts a request that asks for permits.
+    pub(crate) fn count_request(&self, listener: ListenerKind, outcome: OutcomeLabel) {
+        self.listener(listener).requests.count(outcome);
+    }
+
+    /// Requests of all listeners since the start.
+    pub(crate) fn requests(&self) -> RequestCounts<u64> {
+        let mut sums = [0; RequestCounts::<u64>::KINDS];
+        for listener in &self.listeners {
+            sums.iter_mut().zip(listener.requests.totals()).for_each(|(sum, count)| *sum += count);
+        }
+        RequestCounts::from_array(sums)
+    }
+
     /// Counts a connection until the guard is dropped.
     pub fn connect(self: &Arc<Self>, listener: ListenerKind) -> OpenConnection {
         self.listener(listener).connections.fetch_add(1, Ordering::Relaxed);
@@ -285,6 +304,19 @@ impl Metrics {
 
     fn render_rules(&self, out: &mut Exposition, health: &Health) {
         let rules = self.all_rules();
+        let help = "Denials, by the limit that denied.";
+        let name = "tidegate_limit_denials_total";
+        let mut denials = out.family(name, MetricType::Counter, help);
+        let mut is_empty = true;
+        for (name, rule) in &rules {
+            rule.denials().each(name, |limit, count| {
+                is_empty = false;
+                denials.sample("", &[("rule", name), ("limit", limit)], count);
+            });
+        }
+        if is_empty {
+            denials.sample("", &[("rule", Rule::ADHOC), ("limit", Rule::ADHOC)], 0);
+        }
         let name = "tidegate_checks_total";
         let mut checks = out.family(name, MetricType::Counter, "Decisions, one per rule and call.");
         for (name, rule) in &rules {
@@ -320,6 +352,15 @@ impl Metrics {
     }
 
     fn render_listeners(&self, out: &mut Exposition) {
+        let help = "Requests that ask for permits, by outcome.";
+        let mut requests = out.family("tidegate_requests_total", MetricType::Counter, help);
+        for listener in ListenerKind::ALL {
+            let totals = self.listener(listener).requests.totals();
+            for (outcome, count) in OutcomeLabel::ALL.into_iter().zip(totals) {
+                let labels = [("listener", listener.name()), ("outcome", outcome.name())];
+                requests.sample("", &labels, count);
+            }
+        }
         let help = "Duration of a check, from complete request to response.";
         let mut durations =
             out.family("tidegate_check_duration_seconds", MetricType::Histogram, help);

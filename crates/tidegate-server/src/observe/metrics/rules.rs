@@ -1,10 +1,12 @@
 //! The counters of one rule.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::borrow::Cow;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate::{Outcome, Source};
+use tidegate::{Outcome, Rule, RuleLimit, Source};
 
 /// Counters of the decisions of one rule.
 ///
@@ -16,6 +18,45 @@ pub struct RuleMetrics {
     errors: AtomicU64,
     shadow_denied: AtomicU64,
     uncharged: AtomicU64,
+    denials: LimitDenials,
+}
+
+/// Denials by the limit that denied. A rule that has denied nothing takes no memory for them.
+#[derive(Default, Debug)]
+pub(crate) struct LimitDenials {
+    /// By position among the enforced limits.
+    counts: OnceLock<Box<[AtomicU64; Rule::MAX_LIMITS]>>,
+    /// The rule had more than one enforced limit at the last denial.
+    has_several: AtomicBool,
+}
+
+impl LimitDenials {
+    /// Counts a denial by one of the limits of `rule`.
+    pub(crate) fn count(&self, rule: &Rule, limit: &RuleLimit) {
+        let mut enforced = rule.limits().iter().filter(|limit| !limit.is_shadow());
+        self.has_several.store(enforced.clone().nth(1).is_some(), Ordering::Relaxed);
+        let position = enforced.position(|one| one.policy() == limit.policy());
+        let counts = self.counts.get_or_init(Box::default);
+        if let Some(count) = position.and_then(|position| counts.get(position)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls `take` with the name of each limit that has denied, and the number of denials. The
+    /// names are those in headers.
+    pub(crate) fn each(&self, rule: &str, mut take: impl FnMut(&str, u64)) {
+        let has_several = self.has_several.load(Ordering::Relaxed);
+        for (i, count) in self.counts.get().iter().flat_map(|counts| counts.iter()).enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                let name = match has_several || i > 0 {
+                    true => Cow::Owned(format!("{rule}.{}", i + 1)),
+                    false => Cow::Borrowed(rule),
+                };
+                take(&name, count);
+            }
+        }
+    }
 }
 
 /// Calls by their outcome. Calls in `would_deny` and `fallback` are also in `allowed` or `denied`.
@@ -76,6 +117,11 @@ impl RuleMetrics {
     /// Allowed calls that a shadow limit would have denied.
     pub fn shadow_denied(&self) -> u64 {
         self.shadow_denied.load(Ordering::Relaxed)
+    }
+
+    /// Denials by limit.
+    pub(crate) fn denials(&self) -> &LimitDenials {
+        &self.denials
     }
 
     /// Counts permits that settling a reservation could not charge.

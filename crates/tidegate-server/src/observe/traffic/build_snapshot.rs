@@ -1,12 +1,14 @@
 //! History -> snapshot.
 
+use tidegate::policy::instance_id;
+
 use super::denials::DenialRecord;
 use super::history::KINDS;
 use super::ring::Ring;
 use super::seconds::WindowSeconds;
 use super::snapshot::{
     CallRates, CallSeries, CallStats, CallTotals, CurrentStatus, DenialKind, LatencyQuantiles,
-    RecentDenial, RuleTraffic, StoreState, TrafficSnapshot,
+    RecentDenial, RequestCounts, RequestStats, RuleTraffic, StoreState, TrafficSnapshot,
 };
 use super::stats::TrafficStats;
 use crate::observe::metrics::BucketCounts;
@@ -14,7 +16,8 @@ use crate::observe::metrics::BucketCounts;
 impl TrafficStats {
     /// The last `seconds` of traffic, with the current status.
     pub fn snapshot(&self, seconds: WindowSeconds, status: CurrentStatus) -> TrafficSnapshot {
-        let CurrentStatus { now, elapsed, health, hottest, policy, connections } = status;
+        let CurrentStatus { now, elapsed, health, hottest, policy, connections, store_address } =
+            status;
         // The history stays locked only while its numbers are copied: the next sample waits.
         let history = self.history();
         let window =
@@ -22,6 +25,8 @@ impl TrafficStats {
         let end_at = history.end_at();
         let (totals, total) = history.total();
         let total = window.traffic(totals, total);
+        let (totals, requests) = history.requests();
+        let requests = window.requests(totals, requests);
         let other = window.series(history.other());
         let latency = history.latency().clone();
         let mut rules: Vec<_> = history
@@ -36,9 +41,12 @@ impl TrafficStats {
         rules.sort_by(|a, b| a.name.cmp(&b.name));
         TrafficSnapshot {
             version: env!("CARGO_PKG_VERSION").into(),
+            instance: instance_id().into(),
+            store_address,
             at_ms: now.saturating_sub(elapsed.saturating_sub(end_at)).get() / 1_000,
             uptime_s: elapsed.saturating_sub(self.began).get() / 1_000_000,
             seconds: seconds.get(),
+            requests,
             total,
             rules,
             other,
@@ -73,19 +81,36 @@ struct SeriesWindow {
 
 impl SeriesWindow {
     fn traffic(self, totals: &CallTotals, ring: &Ring<KINDS>) -> CallStats {
-        let mut sums = [0_u64; KINDS];
-        for counts in ring.last(self.end, self.average as usize) {
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += u64::from(*count));
-        }
-        let rates = CallRates::from_array(sums.map(|sum| sum as f64 / self.average as f64));
+        let rates = CallRates::from_array(self.rates(ring));
         CallStats { totals: *totals, rates, series: self.series(ring) }
     }
 
+    fn requests(
+        self,
+        totals: RequestCounts<u64>,
+        ring: &Ring<{ RequestCounts::<u64>::KINDS }>,
+    ) -> RequestStats {
+        let rates = RequestCounts::from_array(self.rates(ring));
+        RequestStats { totals, rates, series: RequestCounts::from_array(self.columns(ring)) }
+    }
+
     fn series(self, ring: &Ring<KINDS>) -> CallSeries {
-        CallSeries::from_array(std::array::from_fn(|kind| {
+        CallSeries::from_array(self.columns(ring))
+    }
+
+    fn rates<const W: usize>(self, ring: &Ring<W>) -> [f64; W] {
+        let mut sums = [0_u64; W];
+        for counts in ring.last(self.end, self.average as usize) {
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += u64::from(*count));
+        }
+        sums.map(|sum| sum as f64 / self.average as f64)
+    }
+
+    fn columns<const W: usize>(self, ring: &Ring<W>) -> [Vec<u32>; W] {
+        std::array::from_fn(|kind| {
             let counts = || ring.last(self.end, self.seconds.get()).map(|counts| counts[kind]);
             if counts().all(|count| count == 0) { Vec::new() } else { counts().collect() }
-        }))
+        })
     }
 
     fn latency(self, ring: &Ring<{ BucketCounts::BUCKETS }>) -> LatencyQuantiles {

@@ -8,7 +8,7 @@ use tidegate::Micros;
 
 use super::ring::{Ring, shares};
 use super::snapshot::CallTotals;
-use crate::observe::metrics::BucketCounts;
+use crate::observe::metrics::{BucketCounts, RequestCounts};
 
 /// The counters of a rule: allowed, denied, errors, would-have-denied, fallback.
 pub(crate) const KINDS: usize = CallTotals::KINDS;
@@ -28,6 +28,8 @@ pub(crate) struct History {
     other: Ring<KINDS>,
     durations: BucketCounts,
     latency: Ring<{ BucketCounts::BUCKETS }>,
+    requests: Ring<{ RequestCounts::<u64>::KINDS }>,
+    request_totals: RequestCounts<u64>,
 }
 
 /// One rule as of the last sample.
@@ -68,6 +70,8 @@ impl History {
             other: Ring::new(),
             durations: BucketCounts::default(),
             latency: Ring::new(),
+            requests: Ring::new(),
+            request_totals: RequestCounts::default(),
         }
     }
 
@@ -78,6 +82,7 @@ impl History {
         now: Micros,
         rules: impl IntoIterator<Item = (&'r Arc<str>, CallTotals)>,
         durations: BucketCounts,
+        requests: RequestCounts<u64>,
     ) {
         let (before, now) = (self.at, now.max(self.at));
         self.advance(second(before), second(now));
@@ -110,6 +115,10 @@ impl History {
         more.0.iter_mut().zip(self.durations.0).for_each(|(now, then)| *now -= then.min(*now));
         self.durations = durations;
         shares(&more.0, before, now).for_each(|(at, part)| self.latency.add(at, &part));
+        let (earlier, later) = (self.request_totals.as_array(), requests.as_array());
+        let more = std::array::from_fn(|kind| later[kind].saturating_sub(*earlier[kind]));
+        self.request_totals = requests;
+        shares(&more, before, now).for_each(|(at, part)| self.requests.add(at, &part));
     }
 
     /// The current second; the series end before it.
@@ -144,6 +153,11 @@ impl History {
         &self.other
     }
 
+    /// The totals and the seconds of all requests.
+    pub(crate) fn requests(&self) -> (RequestCounts<u64>, &Ring<{ RequestCounts::<u64>::KINDS }>) {
+        (self.request_totals, &self.requests)
+    }
+
     pub(crate) fn latency(&self) -> &Ring<{ BucketCounts::BUCKETS }> {
         &self.latency
     }
@@ -155,6 +169,7 @@ impl History {
             ring.advance(before, now);
         }
         self.latency.advance(before, now);
+        self.requests.advance(before, now);
         for known in self.rules.values_mut() {
             known.score = known.score.checked_shr(halvings as u32).unwrap_or(0);
             if known.last_call + Ring::<KINDS>::LEN as u64 <= now {
@@ -228,7 +243,12 @@ mod tests {
     fn sample(history: &mut History, after: u64, rules: &[(&str, u64)]) {
         let names: Vec<Arc<str>> = rules.iter().map(|(name, _)| Arc::from(*name)).collect();
         let totals = names.iter().zip(rules).map(|(name, (_, calls))| (name, allowed(*calls)));
-        history.sample(START.saturating_add(Micros::new(after)), totals, BucketCounts::default());
+        history.sample(
+            START.saturating_add(Micros::new(after)),
+            totals,
+            BucketCounts::default(),
+            RequestCounts::default(),
+        );
     }
 
     /// The allowed calls of a rule, or of all rules, in the last seconds.
@@ -365,7 +385,7 @@ mod tests {
         for at in 1..=3 {
             durations.0[at as usize] += 10 * at;
             let now = START.saturating_add(Micros::from_secs(at));
-            history.sample(now, [], durations);
+            history.sample(now, [], durations, RequestCounts::default());
         }
         let of: Vec<_> = history.latency().last(history.end(), 3).copied().collect();
         assert_eq!((of[0][1], of[1][2], of[2][3]), (10, 20, 30));

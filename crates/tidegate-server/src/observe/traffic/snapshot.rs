@@ -8,19 +8,29 @@ use super::denials::DenialRecord;
 use super::seconds::WindowSeconds;
 pub use crate::observe::hot_keys::{HotKey, HotKeyState};
 use crate::observe::metrics::OutcomeCounts;
+pub(crate) use crate::observe::metrics::RequestCounts;
 
 /// Traffic snapshot up to the last full second.
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema, Debug)]
 pub struct TrafficSnapshot {
     /// The version of the server.
     pub version: String,
+    /// The instance: random, as in the key part `instance`.
+    #[serde(default)]
+    pub instance: String,
+    /// The address of the store, without a password; `memory` for none.
+    #[serde(default)]
+    pub store_address: String,
     /// When the last second of the series ended, in milliseconds since 1970.
     pub at_ms: u64,
     /// How long the server has been running, in seconds.
     pub uptime_s: u64,
     /// The number of seconds in each series.
     pub seconds: usize,
-    /// All rules together.
+    /// All requests, each counted once, however many rules applied to it.
+    #[serde(default)]
+    pub requests: RequestStats,
+    /// All rules together: a request counts once for each rule that applied to it.
     pub total: CallStats,
     /// The 512 busiest rules of the last 15 minutes, by name.
     pub rules: Vec<RuleTraffic>,
@@ -63,6 +73,24 @@ pub struct CallStats {
     pub rates: CallRates,
     /// In each of the last seconds, oldest first; empty if there were none.
     pub series: CallSeries,
+}
+
+/// Numbers of requests.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema, Debug)]
+pub struct RequestStats {
+    /// Since the server started.
+    pub totals: RequestCounts<u64>,
+    /// Per second, averaged over the last ten seconds.
+    pub rates: RequestCounts<f64>,
+    /// In each of the last seconds, oldest first; empty if there were none.
+    pub series: RequestCounts<Vec<u32>>,
+}
+
+impl RequestStats {
+    fn last(&self, seconds: usize) -> Self {
+        let series = self.series.as_array().map(|series| recent(series, seconds));
+        Self { series: RequestCounts::from_array(series), ..*self }
+    }
 }
 
 /// Calls since the server started.
@@ -208,6 +236,8 @@ pub struct CurrentStatus {
     pub policy: PolicyState,
     /// Open connections per listener.
     pub connections: ConnectionCounts,
+    /// The address of the store, without a password.
+    pub store_address: String,
 }
 
 impl CurrentStatus {
@@ -218,7 +248,8 @@ impl CurrentStatus {
     #[cfg(test)]
     pub(crate) fn at(now: Micros, health: Health) -> Self {
         let (policy, connections) = (PolicyState::default(), ConnectionCounts::default());
-        Self { now, elapsed: now, health, hottest: Vec::new(), policy, connections }
+        let (hottest, store_address) = (Vec::new(), String::new());
+        Self { now, elapsed: now, health, hottest, policy, connections, store_address }
     }
 }
 
@@ -234,7 +265,10 @@ impl TrafficSnapshot {
         };
         Self {
             version: self.version.clone(),
+            instance: self.instance.clone(),
+            store_address: self.store_address.clone(),
             seconds,
+            requests: self.requests.last(seconds),
             total: traffic(&self.total),
             rules: self.rules.iter().map(rule).collect(),
             other: self.other.last(seconds),
@@ -254,10 +288,15 @@ impl TrafficSnapshot {
 
 impl CallSeries {
     fn last(&self, seconds: usize) -> Self {
-        Self::from_array(self.as_array().map(|series| match tail(series, seconds) {
-            zeros if zeros.iter().all(|count| *count == 0) => Vec::new(),
-            last => last.to_vec(),
-        }))
+        Self::from_array(self.as_array().map(|series| recent(series, seconds)))
+    }
+}
+
+/// The last seconds; empty if there was nothing in them.
+fn recent(series: &[u32], seconds: usize) -> Vec<u32> {
+    match tail(series, seconds) {
+        zeros if zeros.iter().all(|count| *count == 0) => Vec::new(),
+        last => last.to_vec(),
     }
 }
 

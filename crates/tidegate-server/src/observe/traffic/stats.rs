@@ -67,7 +67,7 @@ impl TrafficStats {
     pub fn sample(&self, now: Micros, metrics: &Metrics) {
         let rules = metrics.all_rules();
         let totals = rules.iter().map(|(name, counters)| (name, counters.totals()));
-        self.history().sample(now, totals, metrics.durations());
+        self.history().sample(now, totals, metrics.durations(), metrics.requests());
         // A locked cache is in use, so nothing in it has to be dropped.
         let tick = *self.ticks.borrow();
         let _ = self.snapshots.try_lock().map(|mut cache| cache.drop_before(tick));

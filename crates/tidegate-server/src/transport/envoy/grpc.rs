@@ -284,6 +284,9 @@ impl RateLimitService for RateLimitHandler {
         .await;
         let took: Duration = service.clock().elapsed().saturating_sub(before).into();
         service.metrics().observe(ListenerKind::Grpc, took);
+        if let Ok(decided) = &decided {
+            self.envoy.count_request(ListenerKind::Grpc, decided);
+        }
         match decided {
             Ok(decided) => Ok(tonic::Response::new(decided?)),
             Err(Panicked) => {

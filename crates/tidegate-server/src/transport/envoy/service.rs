@@ -16,7 +16,7 @@ use tidegate::{EngineError, Expiry, HoldId, Refusal, Rule, RuleCheck, RuleCost, 
 
 use super::error::EnvoyError;
 use super::phase::{self, HeldName, MAX_SAME_NAME};
-use super::proto::{RateLimitRequest, RateLimitResponse};
+use super::proto::{Code, RateLimitRequest, RateLimitResponse};
 use super::request::{Action, Hits, LimitMatches, MatchedDescriptor};
 use super::response::{DescriptorReport, DescriptorReports, is_over, response};
 use super::settings::EnvoySettings;
@@ -25,6 +25,7 @@ use crate::check::service::poll_now;
 use crate::check::{
     ActivePolicy, CheckDecision, CheckError, CheckService, Operation, ReserveOptions,
 };
+use crate::observe::metrics::{ListenerKind, OutcomeLabel};
 use tidegate_config::RefundToken;
 use tidegate_config::envoy::lookup::DescriptorKey;
 
@@ -77,6 +78,21 @@ impl EnvoyService {
             stats.count_error(error);
         }
         decided
+    }
+
+    /// Counts a request that came in on a listener, if it is valid.
+    pub(crate) fn count_request(
+        &self,
+        listener: ListenerKind,
+        decided: &Result<RateLimitResponse, EnvoyError>,
+    ) {
+        let outcome = match decided {
+            Ok(response) if response.overall_code() == Code::OverLimit => OutcomeLabel::Deny,
+            Ok(_) => OutcomeLabel::Allow,
+            Err(EnvoyError::Unavailable(_)) => OutcomeLabel::Error,
+            Err(EnvoyError::Invalid(_)) => return,
+        };
+        self.service.metrics().count_request(listener, outcome);
     }
 
     /// Decides under one policy.

@@ -28,6 +28,8 @@ pub struct AppState(Arc<AppContext>);
 pub struct AppContext {
     /// Shared with the other listeners.
     pub service: Arc<CheckService>,
+    /// The address of the store, without a password.
+    pub store_address: String,
     /// Lists, sets and deletes rules.
     pub policies: Arc<PolicyManager>,
     /// Tokens that grant access.
@@ -116,6 +118,7 @@ impl AppState {
                 resp: open(ListenerKind::Resp),
                 grpc: open(ListenerKind::Grpc),
             },
+            store_address: self.store_address.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use axum::response::Response;
 use tidegate_config::RefundToken;
 
 use crate::check::{CheckDecision, Operation};
+use crate::observe::metrics::ListenerKind;
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::json::{CallBody, CheckBody, DecisionBody};
 use crate::transport::http::problem::HttpProblem;
@@ -35,7 +36,9 @@ pub(crate) async fn check(
         None | Some(0) => (Operation::Check, None),
         Some(wait) => app.service.begin_wait(Duration::from_millis(wait), &waits),
     };
-    let decision = app.service.run(operation, &checks, body.id.as_deref()).await?;
+    let result = app.service.run(operation, &checks, body.id.as_deref()).await;
+    app.service.count_request(ListenerKind::Http, operation, &result);
+    let decision = result?;
     if operation == Operation::Peek {
         return Ok(response::standing(&decision, &DecisionBody::new(&decision)));
     }

@@ -3,7 +3,8 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use crate::check::{CheckDecision, CheckService};
+use crate::check::{CheckDecision, CheckService, Operation};
+use crate::observe::metrics::ListenerKind;
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::json::{
     CheckItem, CheckManyBody, CheckManyResponse, CheckResultBody, DecisionBody, StrictObject,
@@ -39,7 +40,12 @@ async fn decide(service: &CheckService, items: &[StrictObject<CheckItem>]) -> Ve
         let check = item.check(service);
         results.push(check.map(|check| checks.push(check)).err().map(Err));
     }
-    let mut decided = service.check_many(&checks).await.into_iter();
+    let decided = service.check_many(&checks).await;
+    for (check, result) in checks.iter().zip(&decided) {
+        let operation = if check.cost == 0 { Operation::Peek } else { Operation::Check };
+        service.count_request(ListenerKind::Http, operation, result);
+    }
+    let mut decided = decided.into_iter();
     let mut next = || decided.next().map(|result| result.map_err(HttpProblem::from));
     results.into_iter().filter_map(|invalid| invalid.or_else(&mut next)).collect()
 }

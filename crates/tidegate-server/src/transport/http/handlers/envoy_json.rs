@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 
+use crate::observe::metrics::ListenerKind;
 use crate::transport::auth::AccessLevel;
 use crate::transport::envoy::error::EnvoyError;
 use crate::transport::envoy::json::{self, RateLimitRequestBody};
@@ -21,7 +22,9 @@ pub(crate) async fn should_rate_limit(
 ) -> Result<Response, HttpProblem> {
     app.admit(AccessLevel::Check, request.headers())?;
     let body: RateLimitRequestBody = parse_json(&read_bytes(request, ExpectedContent::Any).await?)?;
-    let decided = app.envoy.decide(&body.into()).await.map_err(|error| match error {
+    let result = app.envoy.decide(&body.into()).await;
+    app.envoy.count_request(ListenerKind::Http, &result);
+    let decided = result.map_err(|error| match error {
         EnvoyError::Invalid(detail) => HttpProblem::new(StatusCode::BAD_REQUEST, detail),
         EnvoyError::Unavailable(detail) => {
             HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, detail)

@@ -11,7 +11,8 @@ use tidegate::Refusal;
 use tidegate_tower::extract::{OriginalRequest, PolicyRequest};
 
 use crate::check::ActivePolicy;
-use crate::check::CheckError;
+use crate::check::{CheckDecision, CheckError, Operation};
+use crate::observe::metrics::ListenerKind;
 use crate::transport::auth::own_token;
 use crate::transport::http::problem::{HttpProblem, limit_headers};
 use crate::transport::http::state::AppState;
@@ -77,7 +78,9 @@ pub(crate) async fn authorize(
         is_from_trusted_proxy: peer.is_some_and(|peer| active.trusted.contains(peer)),
         cost: None,
     };
-    let decision = match app.service.authorize(describe).await {
+    let result = app.service.authorize(describe).await;
+    app.service.count_request(ListenerKind::Http, Operation::Check, &result);
+    let decision = match result {
         Err(failure @ CheckError::Refused(Refusal::KeyTooLong)) => {
             return Err(refusal("key", failure.to_string()));
         }
@@ -86,11 +89,15 @@ pub(crate) async fn authorize(
     if decision.decision.allowed() {
         return Ok((StatusCode::OK, limit_headers(&decision)).into_response());
     }
-    let problem = HttpProblem::denied(&decision, deny_status);
-    let mut headers = limit_headers(&decision);
+    Ok(denied(&decision, deny_status))
+}
+
+fn denied(decision: &CheckDecision, status: StatusCode) -> Response {
+    let problem = HttpProblem::denied(decision, status);
+    let mut headers = limit_headers(decision);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(HttpProblem::CONTENT_TYPE));
     let body = serde_json::to_vec(problem.body()).unwrap_or_default();
-    Ok((deny_status, headers, body).into_response())
+    (status, headers, body).into_response()
 }
 
 /// The status of a denial: 429 unless given.

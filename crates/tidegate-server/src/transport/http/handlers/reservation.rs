@@ -11,6 +11,7 @@ use tidegate::{Cost, Costs, Extension, Micros, Rule};
 use crate::check::{
     CheckDecision, CheckError, CheckService, Operation, ReserveOptions, SettleAction, UsageCosts,
 };
+use crate::observe::metrics::ListenerKind;
 use crate::transport::auth::AccessLevel;
 use crate::transport::http::json::{CallBody, CheckBody, DecisionBody, SettleBody, SettlementBody};
 use crate::transport::http::problem::HttpProblem;
@@ -34,7 +35,10 @@ pub(crate) async fn reserve(
     let mut checks = body.checks_to_reserve(&app.service)?;
     let (id, service) = (body.id.as_deref(), &app.service);
     options.quantity = body.quantity(&mut checks)?;
-    let decision = service.run(Operation::Reserve(options), &checks, id).await?;
+    let operation = Operation::Reserve(options);
+    let result = service.run(operation, &checks, id).await;
+    service.count_request(ListenerKind::Http, operation, &result);
+    let decision = result?;
     Ok(response::decided(&decision))
 }
 

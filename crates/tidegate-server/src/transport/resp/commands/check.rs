@@ -8,6 +8,7 @@ use super::args::CommandArgs;
 use super::encode::{write_decision, write_decisions};
 use super::errors::{ErrorText, SYNTAX, error_text};
 use crate::check::{CheckService, Operation};
+use crate::observe::metrics::ListenerKind;
 use crate::transport::resp::reply::ReplyEncoder;
 use crate::transport::resp::session::RespSession;
 
@@ -52,10 +53,9 @@ async fn check_one(
     }
     let cost = cost.unwrap_or(1);
     let operation = if cost == 0 { Operation::Peek } else { Operation::Check };
-    let decision = service
-        .run(operation, &[RuleCheck::of(target, key, cost)], id)
-        .await
-        .map_err(error_text)?;
+    let result = service.run(operation, &[RuleCheck::of(target, key, cost)], id).await;
+    service.count_request(ListenerKind::Resp, operation, &result);
+    let decision = result.map_err(error_text)?;
     reply.array(8);
     write_decision(&decision, name, reply);
     Ok(())
@@ -87,7 +87,9 @@ pub(crate) async fn check_many(
     let checks = rule_checks(&named);
     let peeks = checks.iter().all(|check| check.cost == 0);
     let operation = if peeks { Operation::Peek } else { Operation::Check };
-    let decision = service.run(operation, &checks, None).await.map_err(error_text)?;
+    let result = service.run(operation, &checks, None).await;
+    service.count_request(ListenerKind::Resp, operation, &result);
+    let decision = result.map_err(error_text)?;
     reply.array(9);
     write_decisions(&decision, named[0].rule, reply);
     Ok(())

@@ -9,6 +9,7 @@ use super::errors::{ErrorText, SYNTAX, error_text, refusal_text};
 use crate::check::{
     CheckDecision, CheckService, Operation, QuantityRange, ReserveOptions, SettleAction,
 };
+use crate::observe::metrics::ListenerKind;
 use crate::transport::resp::reply::ReplyEncoder;
 
 /// `TG.RESERVE rule key cost [TTL ms] [ID id] [EXPIRY CHARGE] [MIN cost]`
@@ -71,7 +72,9 @@ async fn reserve_each(
         let range = QuantityRange::of_checks(&mut checks, min, |_, check| check.cost >= least);
         options.quantity = Some(range.map_err(|refusal| refusal_text(&refusal))?);
     }
-    let decided = service.run(Operation::Reserve(options), &checks, id).await;
+    let operation = Operation::Reserve(options);
+    let decided = service.run(operation, &checks, id).await;
+    service.count_request(ListenerKind::Resp, operation, &decided);
     Ok((decided.map_err(error_text)?, min.is_some()))
 }
 

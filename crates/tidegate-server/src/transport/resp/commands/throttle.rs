@@ -6,6 +6,7 @@ use super::args::CommandArgs;
 use super::encode::integer;
 use super::errors::{ErrorText, error_text};
 use crate::check::{CheckService, Operation, Throttle};
+use crate::observe::metrics::ListenerKind;
 use crate::transport::resp::reply::ReplyEncoder;
 use crate::transport::resp::session::RespSession;
 
@@ -26,7 +27,9 @@ pub(crate) async fn throttle(
     let cost = quantity.min(throttle.max_burst + 2);
     let target = service.throttle(throttle).map_err(error_text)?;
     let check = RuleCheck::of(target, key, cost);
-    let decision = service.run(operation, &[check], None).await.map_err(error_text)?;
+    let result = service.run(operation, &[check], None).await;
+    service.count_request(ListenerKind::Resp, operation, &result);
+    let decision = result.map_err(error_text)?;
     let verdict = decision.decision.verdict();
     // In redis-cell, a quantity of 0 is always allowed and charges nothing.
     let allowed = quantity == 0 || verdict.allowed;
