@@ -36,7 +36,9 @@ fn the_console_lives_in_a_real_browser() {
     a_hostile_key_is_drawn_as_text(&browser, &server, &at("/keys?rule=login&key="));
     the_playground_draws_while_typing(&browser, &at("/playground"));
     night_is_dark(&browser, &at("/"));
-    let pages = ["/", "/rules", "/keys?rule=login&key=k", "/playground"].map(at);
+    let pages =
+        ["/", "/rules", "/rule?name=login", "/keys?rule=login&key=k", "/playground"].map(at);
+    the_chart_reads_its_values_with_the_arrow_keys(&browser, &at("/"));
     narrow_screens_need_no_scrolling_sideways(&browser, &pages);
     assert_eq!(browser.console_log(), Vec::<Value>::new());
 }
@@ -143,6 +145,93 @@ fn night_is_dark(browser: &Browser, url: &str) {
     };
     let (night, day) = (paper("dark"), paper("light"));
     assert!(night < 150 && day > 600, "{night} and {day}");
+}
+
+/// Presses a key with a name like `Enter`.
+fn press(browser: &Browser, key: &str, code: u32) {
+    for kind in ["rawKeyDown", "char", "keyUp"] {
+        let text = if key == "Enter" && kind == "char" { "\r" } else { "" };
+        if kind == "char" && text.is_empty() {
+            continue;
+        }
+        let event =
+            json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text });
+        browser.devtools("Input.dispatchKeyEvent", &event);
+    }
+}
+
+/// The values stay while the page is updated.
+fn the_chart_reads_its_values_with_the_arrow_keys(browser: &Browser, url: &str) {
+    browser.open(url);
+    browser.wait_for("return document.getElementById('following').textContent === 'live'");
+    browser.run("document.getElementById('flow-chart').focus()");
+    let shown = "return document.querySelector('#flow output').textContent";
+    press(browser, "ArrowLeft", 37);
+    browser.wait_for(&format!("{shown}.startsWith('3 s ago: ')"));
+    press(browser, "ArrowLeft", 37);
+    browser.wait_for(&format!("{shown}.startsWith('6 s ago: ')"));
+    press(browser, "Home", 36);
+    browser.wait_for(&format!("{shown} === '15 min 0 s ago: 0/s allowed, 0/s denied'"));
+    browser.run("document.querySelector('#flow .big').textContent = 'old'");
+    browser.wait_for("return document.querySelector('#flow .big').textContent !== 'old'");
+    assert_eq!(browser.run(shown), "15 min 0 s ago: 0/s allowed, 0/s denied");
+    press(browser, "Escape", 27);
+    browser.wait_for(&format!("{shown} === ''"));
+}
+
+#[test]
+fn reset_asks_and_an_override_is_set_with_the_keyboard_alone() {
+    let Some(browser) = Browser::start() else { return };
+    let file = TempFolder::new().write("policy.yaml", POLICY);
+    let tokens = [("TIDEGATE_ADMIN_TOKEN", "admin-me")];
+    let server = ServerProcess::start(&["--config", file.to_str().unwrap()], &tokens);
+    send_checks(&server, "login", "k", 3);
+    let url = format!("http://{}/keys?rule=login&key=k", server.http);
+    browser.open(&url);
+    let is_asking = "return !!document.querySelector('details.confirm[open]')";
+    assert_eq!(browser.run(is_asking), false);
+    browser.run("document.getElementById('ask-reset').focus()");
+    press(&browser, "Enter", 13);
+    browser.wait_for(is_asking);
+    press(&browser, "Tab", 9);
+    browser.devtools("Input.insertText", &json!({ "text": "admin-me" }));
+    press(&browser, "Enter", 13);
+    browser.wait_for("return document.body.innerText.includes('The key was reset.')");
+    browser.open(&url);
+    browser.run("document.querySelector('input[name=limits]').focus()");
+    browser.devtools("Input.insertText", &json!({ "text": "7/h" }));
+    press(&browser, "Tab", 9);
+    press(&browser, "Tab", 9);
+    browser.devtools("Input.insertText", &json!({ "text": "admin-me" }));
+    press(&browser, "Enter", 13);
+    browser.wait_for("return document.body.innerText.includes('The override is active.')");
+}
+
+/// Without calls the page lists rules to try; below 600 pixels the rows of tables are cards.
+#[test]
+fn an_idle_server_shows_its_rules_and_a_narrow_one_cards() {
+    let Some(browser) = Browser::start() else { return };
+    let file = TempFolder::new().write("policy.yaml", POLICY);
+    let server = ServerProcess::start(&["--config", file.to_str().unwrap()], &[]);
+    let at = |path: &str| format!("http://{}{path}", server.http);
+    browser.resize(390, 844);
+    browser.open(&at("/"));
+    let shown = "return document.getElementById('rules').innerText";
+    assert!(browser.run(shown).as_str().unwrap().contains("tidegate check login 192.0.2.1"));
+    let tiles = browser.run("return document.getElementById('state').innerText");
+    let tiles = tiles.as_str().unwrap();
+    assert!(tiles.contains("memory") && !tiles.contains("breaker"), "{tiles}");
+    send_checks(&server, "login", "k", 9);
+    browser.wait_for("return !!document.querySelector('#denials td')");
+    let display = "return getComputedStyle(document.querySelector('#denials td')).display";
+    assert_eq!(browser.run(display), "flow-root");
+    browser.resize(1_400, 900);
+    assert_eq!(browser.run(display), "table-cell");
+    browser.run("document.querySelector('#denials td.name a').click()");
+    browser.wait_for("return location.search === '?name=login'");
+    browser.run("document.querySelector('#keys th a').click()");
+    browser.wait_for("return location.search === '?rule=login&key=k'");
+    assert_eq!(browser.console_log(), Vec::<Value>::new());
 }
 
 fn narrow_screens_need_no_scrolling_sideways(browser: &Browser, urls: &[String]) {

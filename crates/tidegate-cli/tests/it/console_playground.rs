@@ -1,8 +1,10 @@
 //! The playground, over real sockets.
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::console_keys::encode;
-use testkit::server::{ServerProcess, ServerResponse};
+use testkit::server::{ServerProcess, ServerResponse, TempFolder};
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'&</pre></script>";
 
@@ -40,6 +42,44 @@ fn calls_that_reserve_have_a_table_of_their_own() {
     assert_eq!(wrong.status, 400);
     assert!(wrong.body.contains("estimate, cost and takes are required"), "{}", wrong.body);
     assert!(!server.get("/playground").body.contains("refund the difference"));
+}
+
+#[test]
+fn limits_that_were_tried_are_set_on_a_rule_of_the_policy() {
+    let text = "rules: [{ name: login, key: [client_ip], limits: [5/m], stop: true }]";
+    let file = TempFolder::new().write("policy.yaml", text);
+    let token = [("TIDEGATE_ADMIN_TOKEN", "admin-me")];
+    let args = ["--config", file.to_str().unwrap(), "--console-host", "test"];
+    let server = ServerProcess::start(&args, &token);
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let apply = |rule: &str, limits: &str, token: &str| {
+        let body = format!("rule={rule}&limits={}&token={token}", encode(limits));
+        server.request(
+            "POST",
+            "/playground/apply",
+            &[form, ("sec-fetch-site", "same-origin")],
+            &body,
+        )
+    };
+    for (rule, limits, token, status) in [
+        ("login", "7/m", "", 401),
+        ("login", "7/m", "wrong", 403),
+        ("missing", "7/m", "admin-me", 404),
+        ("login", "7/parsec", "admin-me", 400),
+        ("login", "", "admin-me", 400),
+    ] {
+        let refused = apply(rule, limits, token);
+        assert_eq!(refused.status, status, "{rule} {limits} {token}: {}", refused.body);
+    }
+    let rule = || server.get("/v1/rules/login").json();
+    assert_eq!((&rule()["limits"], &rule()["origin"]), (&json!(["5/m"]), &json!("file")));
+    let done = apply("login", "7/m + fixed-window 50/d", "admin-me");
+    assert_eq!((done.status, done.header("location")), (303, Some("/rule?name=login")));
+    assert_eq!(rule()["limits"], json!(["7/m", "fixed-window 50/d"]));
+    assert_eq!((&rule()["origin"], &rule()["stop"]), (&json!("runtime"), &json!(true)));
+    assert!(server.get("/rule?name=login").body.contains("fixed-window 50/d"));
+    assert!(server.get("/playground").body.contains("/playground/apply"));
+    assert!(!start().get("/playground").body.contains("/playground/apply"), "without a token");
 }
 
 #[test]

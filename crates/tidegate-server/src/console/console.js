@@ -16,6 +16,7 @@ function replace(html) {
     const box = old.querySelector(".scroll");
     if (box) [box.scrollLeft, box.scrollTop] = [left, top];
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+    if (column) readOut(document.getElementById(column.id));
   }
 }
 
@@ -113,6 +114,54 @@ function play(form) {
     }, 400);
   });
 }
+
+// The values of a chart: of the column under the pointer, or chosen with the arrow keys. `column` has
+// the id of the chart and the position of the column, counted from the newest.
+let column = null;
+
+function readOut(chart) {
+  const output = chart?.parentElement.querySelector("output.readout");
+  if (!output) return;
+  const [allowed, denied] = ["allowed", "denied"].map((name) => chart.dataset[name].split(" "));
+  const at = allowed.length - 1 - column.back;
+  const ago = (column.back + 1) * Number(chart.dataset.seconds);
+  const when = ago < 60 ? `${ago} s ago` : `${Math.floor(ago / 60)} min ${ago % 60} s ago`;
+  output.textContent = `${when}: ${allowed[at]}/s allowed, ${denied[at]}/s denied`;
+}
+
+function choose(chart, back) {
+  const last = chart.dataset.allowed.split(" ").length - 1;
+  column = { id: chart.id, back: Math.min(Math.max(back, 0), last) };
+  readOut(chart);
+}
+
+function clearReadOut() {
+  const output = column && document.getElementById(column.id)?.parentElement.querySelector("output.readout");
+  if (output) output.textContent = "";
+  column = null;
+}
+
+document.addEventListener("pointermove", (event) => {
+  const chart = event.target.closest?.(".chart[data-allowed]");
+  const box = chart?.querySelector("svg").getBoundingClientRect();
+  if (!box) {
+    if (column && document.activeElement?.id !== column.id) clearReadOut();
+    return;
+  }
+  // The drawing is 960 wide; the columns are from 58 to 956.
+  const share = ((event.clientX - box.left) / box.width * 960 - 58) / 898;
+  const count = chart.dataset.allowed.split(" ").length;
+  choose(chart, count - 1 - Math.floor(share * count));
+});
+document.addEventListener("keydown", (event) => {
+  if (!event.target.matches?.(".chart[data-allowed]")) return;
+  const step = { ArrowLeft: 1, ArrowRight: -1, PageUp: 20, PageDown: -20, Home: Infinity, End: -Infinity }[event.key];
+  if (event.key === "Escape") clearReadOut();
+  if (step === undefined) return;
+  event.preventDefault();
+  const back = column?.id === event.target.id ? column.back + step : 0;
+  choose(event.target, back);
+});
 
 // Copy buttons. Browsers permit copying only over TLS or on localhost.
 function copyOnClick() {

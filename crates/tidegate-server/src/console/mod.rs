@@ -7,14 +7,17 @@ pub(crate) mod error_page;
 mod form;
 mod keys;
 pub(crate) mod layout;
+mod links;
 mod live;
 mod login;
 pub(crate) mod middleware;
 mod page;
 mod playground;
+mod rule_page;
 mod rules;
 mod sessions;
 mod state;
+mod try_command;
 pub(crate) mod user;
 
 use std::sync::Arc;
@@ -66,6 +69,8 @@ pub fn router(context: ConsoleContext) -> Router {
         .route("/keys/override/end", post(keys::end_override))
         .route("/keys/take-back", post(keys::revert_rule))
         .route("/playground", get(playground::show))
+        .route("/playground/apply", post(playground::apply))
+        .route("/rule", get(rule_page::show))
         .route("/rules", get(rules::list))
         .route("/rules/validate", post(rules::validate))
         .route("/rules/delete", post(rules::delete))

@@ -123,6 +123,7 @@ impl InProcessListeners {
         let (service_too, tokens_too) = (service.clone(), tokens.clone());
         let endpoint = http::AppState::from(http::AppContext {
             service: service_too,
+            store_address: "memory".into(),
             policies,
             tokens: tokens_too,
             hosts: Arc::new(AllowedHosts::new(address, Vec::new())),

@@ -49,10 +49,14 @@ fn reset(user: &ConsoleUser, query: &KeyQuery) -> Markup {
         section.card aria-labelledby="reset" {
             h2 #reset { "Reset" }
             p.muted { "Resets the key\u{2019}s usage under all limits shown. Reservations are kept." }
-            form.action method="post" action="/keys/reset" {
-                (hidden(query))
-                (token(user))
-                button.danger type="submit" { "Reset" }
+            details.confirm {
+                summary #ask-reset { "Reset\u{2026}" }
+                form.action method="post" action="/keys/reset" {
+                    p { "Reset " code { (query.display()) } "? Its usage is forgotten, and this cannot be undone." }
+                    (hidden(query))
+                    (token(user))
+                    button.danger type="submit" { "Reset this key" }
+                }
             }
         }
     }

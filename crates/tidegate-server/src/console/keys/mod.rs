@@ -1,5 +1,5 @@
 //! The page about one key: charts, numbers, explanation and actions. Imports: admin_form,
-//! error_page, form, layout, page, user.
+//! error_page, form, layout, links, page, user.
 
 mod actions;
 mod chart;

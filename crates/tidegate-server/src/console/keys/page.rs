@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::super::form::FormFields;
 use super::super::layout::NavItem;
+use super::super::links::rule_link;
 use super::super::page::page;
 use super::super::user::ConsoleUser;
 use super::forms::{self, EnteredValues};
@@ -96,7 +97,7 @@ pub(super) async fn shown(
             None => p.empty { "Enter a rule and a key to see its usage, when it recovers, and why it is denied." },
             Some(Err(_)) => {}
             Some(Ok((limits, explained))) => {
-                (heading(query, done, now))
+                (heading(app, query, done, now))
                 (explanation(&explained))
                 @for (limit, found) in &limits { (limit_card::card(limit, found, now)) }
                 (forms::forms(app, user, query, typed))
@@ -177,19 +178,41 @@ fn search(app: &AppState, query: &KeyQuery, problem: Option<&HttpProblem>) -> Ma
     }
 }
 
-fn heading(query: &KeyQuery, done: Option<CompletedAction>, now: Micros) -> Markup {
+fn heading(app: &AppState, query: &KeyQuery, done: Option<CompletedAction>, now: Micros) -> Markup {
     html! {
         @if let Some(done) = done {
             p.done role="status" { (done.notice()) }
         }
         div.bar.about {
             h2 {
-                code { @if query.rule.is_empty() { (query.limit) } @else { (query.rule) } }
+                @if query.rule.is_empty() { code { (query.limit) } } @else { (rule_link(&query.rule)) }
                 @if query.key.is_empty() { " for all requests" } @else { " for " code { (query.display()) } }
             }
             p.muted {
                 "As of " time { (instant(now)) } ". "
                 a href={ "/keys?" (query.encoded()) } { "Refresh" }
+            }
+        }
+        (plans(app, query))
+    }
+}
+
+/// The plans of the rule, as links to the key on each of them.
+fn plans(app: &AppState, query: &KeyQuery) -> Markup {
+    let active = app.service.active();
+    let rule = active.policy.rule(&query.rule);
+    let names: Vec<&str> =
+        rule.iter().flat_map(|rule| rule.plans()).map(|(name, _)| name).collect();
+    let shown = if query.plan.is_empty() { names.first().copied() } else { Some(&*query.plan) };
+    html! {
+        @if !names.is_empty() {
+            nav.presets aria-label="Plans" {
+                ul {
+                    @for name in &names {
+                        @let of_plan = KeyQuery { plan: name.to_string(), ..query.clone() };
+                        li { a href={ "/keys?" (of_plan.encoded()) } aria-current=[(shown == Some(name)).then_some("true")] { "plan " (name) } }
+                    }
+                }
             }
         }
     }

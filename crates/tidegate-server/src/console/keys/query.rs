@@ -13,6 +13,8 @@ pub(super) struct KeyQuery {
     pub(super) rule: String,
     /// An ad-hoc limit; used if `rule` is empty.
     pub(super) limit: String,
+    /// The plan of the key, if the rule has plans; empty for the default.
+    pub(super) plan: String,
     pub(super) key: Vec<String>,
 }
 
@@ -29,7 +31,7 @@ impl KeyQuery {
             key.extend(typed.split('\n').map(|line| line.trim_end_matches('\r').into()));
         }
         let text = |name: &str| fields.text(name).trim().to_string();
-        Self { rule: text("rule"), limit: text("limit"), key }
+        Self { rule: text("rule"), limit: text("limit"), plan: text("plan"), key }
     }
 
     /// From the field [`FIELD`](Self::FIELD) of a form.
@@ -52,7 +54,8 @@ impl KeyQuery {
             true => service.adhoc_limit(&self.limit)?,
             false => RuleTarget::Named(&self.rule),
         };
-        Ok(RuleCheck::of(target, self.key(), cost))
+        let plan = Some(&*self.plan).filter(|plan| !plan.is_empty());
+        Ok(RuleCheck { plan, ..RuleCheck::of(target, self.key(), cost) })
     }
 
     pub(super) fn key(&self) -> Key<'_> {
@@ -79,6 +82,9 @@ impl KeyQuery {
         if !self.limit.is_empty() {
             query.append_pair("limit", &self.limit);
         }
+        if !self.plan.is_empty() {
+            query.append_pair("plan", &self.plan);
+        }
         for part in &self.key {
             query.append_pair("key", part);
         }
@@ -94,7 +100,8 @@ mod tests {
     fn every_key_survives_encoding() {
         for key in [vec!["a"], vec!["a", ""], vec!["a\r\nb", "\u{0}&=+ %\u{202e}<b>"], vec![]] {
             let key: Vec<String> = key.into_iter().map(String::from).collect();
-            let query = KeyQuery { rule: "r".into(), limit: String::new(), key };
+            let query =
+                KeyQuery { rule: "r".into(), plan: "pro".into(), key, ..KeyQuery::default() };
             assert_eq!(KeyQuery::read(&FormFields::read(query.encoded().as_bytes())), query);
         }
     }

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 use tidegate::Micros;
 
+use super::super::links::{key_link, rule_link};
 use crate::observe::traffic::snapshot::{DenialKind, DeniedBy, RecentDenial, TrafficSnapshot};
 use crate::text::format::number;
 
@@ -16,17 +17,19 @@ struct DenialGroup<'d> {
     count: usize,
 }
 
-pub(super) fn section(snapshot: &TrafficSnapshot) -> Markup {
+/// The denials by all rules or by one.
+pub(crate) fn section(snapshot: &TrafficSnapshot, rule: Option<&str>) -> Markup {
     let unrecorded = snapshot.denials_left_out;
-    let groups = grouped(&snapshot.denials);
+    let is_shown = |denial: &&RecentDenial| rule.is_none_or(|rule| denial.rule == rule);
+    let groups = grouped(snapshot.denials.iter().filter(is_shown));
     let of = |kind| groups.iter().filter(move |group| group.last.kind == kind);
     html! {
         h2 #denials-title { "Recent denials" }
         @if groups.is_empty() {
-            p.empty { "No denials yet." }
+            p.empty { @if rule.is_some() { "No denial of this rule among the recent ones." } @else { "No denials yet." } }
         } @else {
             div.scroll #denials-table tabindex="0" role="region" aria-labelledby="denials-caption" {
-                table {
+                table.stack {
                     caption #denials-caption {
                         "Newest first; then denials by shadow limits. Times are UTC"
                         @if unrecorded > 0 { ". " (number(unrecorded)) " not recorded since the start (rate cap)" }
@@ -52,7 +55,7 @@ pub(super) fn section(snapshot: &TrafficSnapshot) -> Markup {
 
 /// One group per key and limit, in the order of the last denial. Otherwise one key that is denied
 /// often would fill the list.
-fn grouped(denials: &[RecentDenial]) -> Vec<DenialGroup<'_>> {
+fn grouped<'d>(denials: impl Iterator<Item = &'d RecentDenial>) -> Vec<DenialGroup<'d>> {
     let mut groups: Vec<DenialGroup<'_>> = Vec::new();
     for denial in denials {
         let is_same = |group: &&mut DenialGroup<'_>| {
@@ -71,17 +74,16 @@ fn grouped(denials: &[RecentDenial]) -> Vec<DenialGroup<'_>> {
 fn row(DenialGroup { last: denial, count }: &DenialGroup<'_>) -> Markup {
     html! {
         tr {
-            td.when { time { (time_of_day(denial.at_ms)) } }
-            th.key-name scope="row" {
+            td.when data-label="Time" { time { (time_of_day(denial.at_ms)) } }
+            th.key-name scope="row" data-label="Key" {
                 @match denial.key.as_deref() {
-                    Some("") => span.muted { "all requests" },
-                    Some(key) => code { (key) },
+                    Some(key) => (key_link(&denial.rule, key, false)),
                     None => span.muted { "\u{2013}" },
                 }
             }
-            td.name { code { (denial.rule) } }
-            td { (reason(denial)) }
-            td.number { (number(*count as u64)) "\u{d7}" }
+            td.name data-label="Rule" { (rule_link(&denial.rule)) }
+            td data-label="Reason" { (reason(denial)) }
+            td.number data-label="Count" { (number(*count as u64)) "\u{d7}" }
         }
     }
 }
@@ -130,7 +132,7 @@ mod tests {
             retry_after_ms: Some(1),
         };
         let denials = [denial("a", 4), denial("a", 3), denial("b", 2), denial("a", 1)];
-        let groups = grouped(&denials);
+        let groups = grouped(denials.iter());
         let rows: Vec<_> = groups.iter().map(|g| (g.last.at_ms, g.count)).collect();
         assert_eq!(rows, [(4, 3), (2, 1)]);
     }

@@ -8,8 +8,10 @@ use tokio::sync::Mutex;
 use super::super::state::ConsoleContext;
 use super::super::user::ConsoleUser;
 use super::query::LiveQuery;
+use super::rules;
 use super::sections::{self, Sections, wrapped};
 use crate::observe::traffic::{TickCache, WindowSeconds};
+use crate::policy::RulePage;
 use crate::transport::http::AppState;
 use crate::transport::http::event_stream::{EventSource, PendingBytes};
 
@@ -29,7 +31,14 @@ impl SectionCache {
             return sections;
         }
         let snapshot = traffic.latest(WindowSeconds::MAX, app.current_status()).await;
-        let sections = snapshot.map_or([].into(), |snapshot| sections::all(&snapshot, query));
+        let sections = snapshot.map_or([].into(), |snapshot| {
+            // Without calls, the page lists rules that can be called.
+            let policy = match snapshot.rules.is_empty() {
+                true => app.policies.rule_page("", 0, rules::MAX_EXAMPLES),
+                false => RulePage::default(),
+            };
+            sections::all(&snapshot, query, &policy)
+        });
         cache.keep(Self::MAX_QUERIES, query.clone(), &sections);
         sections
     }

@@ -3,20 +3,24 @@
 use maud::{Markup, html};
 use tidegate::Micros;
 
+use super::super::links::{key_link, rule_link};
 use crate::observe::traffic::snapshot::{HotKey, HotKeyState, TrafficSnapshot};
 use crate::text::format::number;
 
 /// Upper bound of the rows.
 const MAX_KEYS: usize = 10;
 
-pub(super) fn section(snapshot: &TrafficSnapshot) -> Markup {
+/// The hot keys of all rules or of one.
+pub(crate) fn section(snapshot: &TrafficSnapshot, rule: Option<&str>) -> Markup {
+    let is_shown = |key: &&HotKey| rule.is_none_or(|rule| key.rule == rule);
+    let mut keys = snapshot.hottest.iter().filter(is_shown).peekable();
     html! {
         h2 #keys-title { "Hot keys" }
-        @if snapshot.hottest.is_empty() {
+        @if keys.peek().is_none() {
             p.empty { "No recent keys." }
         } @else {
             div.scroll #keys-table tabindex="0" role="region" aria-labelledby="keys-caption" {
-                table {
+                table.stack {
                     caption #keys-caption {
                         "By recent calls, with a half-life of 30 s"
                     }
@@ -29,7 +33,7 @@ pub(super) fn section(snapshot: &TrafficSnapshot) -> Markup {
                             th scope="col" { "Remaining" }
                         }
                     }
-                    tbody { @for key in snapshot.hottest.iter().take(MAX_KEYS) { (row(key)) } }
+                    tbody { @for key in keys.take(MAX_KEYS) { (row(key)) } }
                 }
             }
         }
@@ -39,20 +43,18 @@ pub(super) fn section(snapshot: &TrafficSnapshot) -> Markup {
 fn row(hot: &HotKey) -> Markup {
     html! {
         tr {
-            th.key-name scope="row" {
-                @if hot.key.is_empty() { span.muted { "all requests" } } @else { code { (hot.key) } }
-            }
-            td.name { code { (hot.rule) } }
-            td.number { (number(hot.allowed)) }
-            td.number.denied-text[hot.denied > 0] { (number(hot.denied)) }
-            td { (remaining(hot.state)) }
+            th.key-name scope="row" data-label="Key" { (key_link(&hot.rule, &hot.key, hot.state.is_some())) }
+            td.name data-label="Rule" { (rule_link(&hot.rule)) }
+            td.number data-label="Allowed" { (number(hot.allowed)) }
+            td.number.denied-text[hot.denied > 0] data-label="Denied" { (number(hot.denied)) }
+            td data-label="Remaining" { (remaining(hot.state)) }
         }
     }
 }
 
 fn remaining(known: Option<HotKeyState>) -> Markup {
     let Some(HotKeyState { remaining, limit, reset_after_ms }) = known else {
-        let title = "not available: several key parts, a truncated key, or a deleted rule";
+        let title = "not available: several key parts, a truncated key, a rule with plans, or a deleted rule";
         return html! { span.muted title=(title) { "\u{2013}" } };
     };
     html! {

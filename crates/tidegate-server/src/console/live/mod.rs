@@ -1,14 +1,14 @@
 //! The live page: traffic, store, rules, hot keys and denials. Imports: error_page, form, layout,
-//! page, state, user.
+//! links, page, state, try_command, user.
 
 pub(crate) mod chart_columns;
-mod denials;
+pub(super) mod denials;
 mod events;
 mod format;
 pub(crate) mod hot_keys;
 pub(crate) mod query;
 mod rules;
-mod sections;
+pub(super) mod sections;
 
 use std::sync::Arc;
 

@@ -1,20 +1,28 @@
 //! The rules, with a small chart each.
 
 use maud::{Markup, PreEscaped, html};
+use tidegate_config::RuleFile;
 
+use super::super::links::{rule_link, rule_path};
 use super::super::page::page_links;
+use super::super::try_command::try_command;
 use super::chart_columns::ChartColumns;
 use super::format::rate;
 use super::query::{LiveQuery, RuleOrder};
 use crate::chart::RateChart;
 use crate::observe::traffic::MAX_SECONDS;
 use crate::observe::traffic::snapshot::{CallStats, RuleTraffic, TrafficSnapshot};
+use crate::policy::RulePage;
 use crate::text::format::number;
 
 /// Seconds per column of a small chart.
 const COLUMN_SECONDS: usize = 6;
 
-pub(super) fn section(snapshot: &TrafficSnapshot, query: &LiveQuery) -> Markup {
+/// Upper bound of the rules that are listed while there are no calls.
+pub(super) const MAX_EXAMPLES: usize = 8;
+
+/// The rules with recent calls. `policy` has some rules if there are none.
+pub(super) fn section(snapshot: &TrafficSnapshot, query: &LiveQuery, policy: &RulePage) -> Markup {
     let matches = |rule: &&RuleTraffic| rule.name.contains(&query.filter);
     let mut rules: Vec<&RuleTraffic> = snapshot.rules.iter().filter(matches).collect();
     sort(&mut rules, query.sort);
@@ -24,12 +32,37 @@ pub(super) fn section(snapshot: &TrafficSnapshot, query: &LiveQuery) -> Markup {
     html! {
         @if rules.is_empty() {
             p.empty {
-                @if query.filter.is_empty() { "No calls in the last 15 minutes." }
+                @if query.filter.is_empty() && policy.rules.is_empty() { "No calls in the last 15 minutes." }
+                @else if query.filter.is_empty() { "No calls in the last 15 minutes. Try one of the rules:" }
                 @else { "No rule with \u{201c}" (query.filter) "\u{201d} in its name was called in the last 15 minutes." }
             }
         }
+        @if rules.is_empty() && query.filter.is_empty() { (examples(policy)) }
         ul.cards { @for rule in shown { (card(snapshot, rule)) } }
         (footer(snapshot, query, pages, page))
+    }
+}
+
+/// Rules that can be called, each with a command.
+fn examples(policy: &RulePage) -> Markup {
+    html! {
+        ul.examples {
+            @for (i, listed) in policy.rules.iter().enumerate() {
+                li.card {
+                    (rule_link(&listed.file.name)) " " span.muted { (limits(&listed.file)) }
+                    (try_command(&listed.file, &format!("try-{i}")))
+                }
+            }
+        }
+        @if policy.all > policy.rules.len() { p.muted { a #all-rules href="/rules" { "All " (number(policy.all as u64)) " rules" } } }
+    }
+}
+
+fn limits(rule: &RuleFile) -> String {
+    let plan = |(name, limits): (&String, &Vec<String>)| format!("{name}: {}", limits.join(" + "));
+    match rule.plans.is_empty() {
+        true => rule.limits.join(" + "),
+        false => rule.plans.iter().map(plan).collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -88,7 +121,7 @@ fn card(snapshot: &TrafficSnapshot, rule: &RuleTraffic) -> Markup {
     html! {
         li.card.rule {
             div.head {
-                h3 { a id={ "to-" (rule.name) } href={ "/rules?filter=" (rule.name) } { (rule.name) } }
+                h3 { a id={ "to-" (rule.name) } href=(rule_path(&rule.name)) { (rule.name) } }
                 p.rates {
                     span { (rate(rates.allowed)) span.unit { "/s" } span.hidden { " allowed" } }
                     @if rates.denied > 0.0 {

@@ -11,7 +11,8 @@ use super::query::LiveQuery;
 use super::{denials, hot_keys, rules};
 use crate::chart::RateChart;
 use crate::observe::traffic::MAX_SECONDS;
-use crate::observe::traffic::snapshot::{CallStats, TrafficSnapshot};
+use crate::observe::traffic::snapshot::{CallRates, CallSeries, RequestCounts, TrafficSnapshot};
+use crate::policy::RulePage;
 use crate::text::format::number;
 
 /// Seconds per column of the large chart.
@@ -21,47 +22,74 @@ const COLUMN_SECONDS: usize = 3;
 pub(super) type Sections = Arc<[(&'static str, Arc<str>)]>;
 
 /// All sections, in order.
-pub(super) fn all(snapshot: &TrafficSnapshot, query: &LiveQuery) -> Sections {
+pub(super) fn all(snapshot: &TrafficSnapshot, query: &LiveQuery, policy: &RulePage) -> Sections {
     let text = |markup: Markup| Arc::<str>::from(markup.into_string());
     [
         ("flow", text(flow(snapshot))),
         ("state", text(state(snapshot))),
-        ("rules", text(rules::section(snapshot, query))),
-        ("keys", text(hot_keys::section(snapshot))),
-        ("denials", text(denials::section(snapshot))),
+        ("rules", text(rules::section(snapshot, query, policy))),
+        ("keys", text(hot_keys::section(snapshot, None))),
+        ("denials", text(denials::section(snapshot, None))),
     ]
     .into()
 }
 
-/// The traffic of all rules.
+/// All requests. Only rules have shadow limits.
 fn flow(snapshot: &TrafficSnapshot) -> Markup {
-    let CallStats { rates, series, .. } = &snapshot.total;
+    let (requests, rules) = (&snapshot.requests, &snapshot.total);
+    let RequestCounts { allowed, denied, errors } = requests.rates;
+    let rates = CallRates { allowed, denied, errors, ..rules.rates };
+    let RequestCounts { allowed, denied, errors } = requests.series.clone();
+    let series = CallSeries { allowed, denied, errors, ..rules.series.clone() };
+    html! {
+        h2.hidden #flow-title { "All requests" }
+        div.headlines {
+            (headline(rates))
+            dl.headline { (latency(snapshot)) }
+        }
+        (chart(snapshot, &series))
+    }
+}
+
+/// The rates as large numbers.
+pub(crate) fn headline(rates: CallRates) -> Markup {
+    let errors = rates.errors > 0.0;
+    let big = |label: &str, value: f64, is_bad: bool| {
+        html! {
+            div.bad[is_bad] { dt { (label) } dd.big { (rate(value)) span.unit { "/s" } } }
+        }
+    };
+    html! {
+        dl.headline {
+            (big("allowed", rates.allowed, false))
+            (big("denied", rates.denied, rates.denied > 0.0))
+            @if rates.would_deny > 0.0 { (big("would deny (shadow)", rates.would_deny, false)) }
+            @if errors { (big("errors", rates.errors, true)) }
+        }
+    }
+}
+
+/// The last 15 minutes. Scripts show the values of a column on hover, and with the arrow keys.
+pub(crate) fn chart(snapshot: &TrafficSnapshot, series: &CallSeries) -> Markup {
     let columns =
         |series: &[u32]| ChartColumns::at(snapshot, COLUMN_SECONDS).of(series, MAX_SECONDS);
     let (passed, denied) = (columns(&series.allowed), columns(&series.denied));
     let would_deny = columns(&series.would_deny);
     let flow = RateChart { passed: &passed, denied: &denied, would_deny: &would_deny };
     let labels = [(0, "15 min ago"), (333, "10 min"), (667, "5 min"), (1_000, "now")];
+    let values = |columns: &[u64]| columns.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
     html! {
-        h2.hidden #flow-title { "All rules" }
-        dl.headline {
-            div { dt { "allowed" } dd.big { (rate(rates.allowed)) span.unit { "/s" } } }
-            div.bad[rates.denied > 0.0] { dt { "denied" } dd.big { (rate(rates.denied)) span.unit { "/s" } } }
-            @if rates.would_deny > 0.0 {
-                div { dt { "would deny (shadow)" } dd.big { (rate(rates.would_deny)) span.unit { "/s" } } }
-            }
-            @if rates.errors > 0.0 {
-                div.bad { dt { "errors" } dd.big { (rate(rates.errors)) span.unit { "/s" } } }
-            }
-            (latency(snapshot))
+        div.chart #flow-chart tabindex="0" role="group" aria-label="Requests per second in the last 15 minutes; arrow keys read the values"
+            data-seconds=(COLUMN_SECONDS) data-allowed=(values(&passed)) data-denied=(values(&denied)) {
+            (PreEscaped(flow.chart(&labels)))
         }
-        div.chart { (PreEscaped(flow.chart(&labels))) }
         p.legend {
             span { span.key.passed {} "allowed per second (above)" }
             span { span.key.denied {} "denied (below)" }
             @if would_deny.iter().any(|count| *count > 0) {
                 span { span.key.would {} "allowed, but denied by a shadow limit" }
             }
+            output.readout for="flow-chart" aria-live="polite" {}
         }
     }
 }
@@ -86,17 +114,20 @@ fn state(snapshot: &TrafficSnapshot) -> Markup {
         dl.tiles {
             div.tile.bad[!store.up] {
                 dt { "Store" }
-                dd { @if store.up { "available" } @else { "unavailable" } }
+                dd {
+                    @if store.up { "available" } @else { "unavailable" }
+                    span.muted.place-name { " " (snapshot.store_address) }
+                }
             }
-            div.tile.bad[store.circuit.as_deref().is_some_and(|circuit| circuit != "closed")] {
-                dt { "Circuit breaker" }
-                dd { (store.circuit.as_deref().unwrap_or("none")) }
+            // A memory store has none of these.
+            @if let Some(circuit) = &store.circuit {
+                div.tile.bad[circuit != "closed"] { dt { "Circuit breaker" } dd { (circuit) } }
+                div.tile.bad[total.rates.fallback > 0.0] {
+                    dt { "Fallback" }
+                    dd { @if total.rates.fallback > 0.0 { (rate(total.rates.fallback)) "/s" } @else { "none" } }
+                }
+                div.tile { dt { "Leased" } dd { (number(leased)) } }
             }
-            div.tile.bad[total.rates.fallback > 0.0] {
-                dt { "Fallback" }
-                dd { @if total.rates.fallback > 0.0 { (rate(total.rates.fallback)) "/s" } @else { "none" } }
-            }
-            div.tile { dt { "Leased" } dd { (number(leased)) } }
             div.tile {
                 dt { "Keys" }
                 dd {
@@ -106,9 +137,13 @@ fn state(snapshot: &TrafficSnapshot) -> Markup {
             }
             div.tile {
                 dt { "Connections" }
-                dd { abbr title="HTTP, Redis protocol, gRPC" {
-                    (connections.http) " \u{b7} " (connections.resp) " \u{b7} " (connections.grpc)
-                } }
+                dd {
+                    @for (protocol, open) in [
+                        ("HTTP", connections.http), ("RESP", connections.resp), ("gRPC", connections.grpc),
+                    ] {
+                        span.count { span.muted { (protocol) } " " (number(open)) } " "
+                    }
+                }
             }
             div.tile.bad[policy.error.is_some()] {
                 dt { "Policy" }
@@ -118,6 +153,10 @@ fn state(snapshot: &TrafficSnapshot) -> Markup {
                 }
             }
             div.tile { dt { "Uptime" } dd { (Micros::from_secs(snapshot.uptime_s)) } }
+            div.tile {
+                dt { "Server" }
+                dd { "Tidegate " (snapshot.version) span.muted.place-name { " " (snapshot.instance) } }
+            }
         }
         @if let Some(error) = &store.error {
             p.wrong {

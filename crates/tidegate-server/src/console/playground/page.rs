@@ -11,13 +11,13 @@ use super::super::page::page;
 use super::super::user::ConsoleUser;
 use super::input::{InputErrors, PlaygroundInput};
 use super::results::OUTCOME;
-use super::{export, form, presets, results};
+use super::{apply, export, form, presets, results};
 use crate::transport::http::AppState;
 
 /// `GET /playground[?limit=..]*[&traffic=..][&seed=..][&hold=..][&calls=..]`: a page, or with
 /// `part` the sections that change while the user types.
 pub(crate) async fn show(
-    State(_): State<AppState>,
+    State(app): State<AppState>,
     user: ConsoleUser,
     fields: FormFields,
 ) -> Response {
@@ -35,6 +35,7 @@ pub(crate) async fn show(
         (presets::links(&input))
         (form::form(&input, &errors))
         (outcome)
+        (apply::form(&app, &user, &input))
     };
     let mut response = page(&user, NavItem::Playground, "Playground", &body);
     *response.status_mut() = status;

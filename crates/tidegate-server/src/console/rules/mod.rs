@@ -1,9 +1,9 @@
 //! The rules page: active policy, last reload and validation. Imports: admin_form, error_page,
-//! form, layout, page, user.
+//! form, layout, links, page, user.
 
 mod delete;
 mod last_reload;
-mod row;
+pub(super) mod row;
 mod validate;
 
 pub(super) use delete::delete;
@@ -86,7 +86,7 @@ fn table(
             }
         } @else {
             div.scroll tabindex="0" role="region" aria-labelledby="rules-caption" {
-                table.rules {
+                table.rules.stack {
                     caption #rules-caption {
                         (number(*matching as u64))
                         @if matching != all { " of " (number(*all as u64)) }

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 use tidegate::policy::OnMissingKey;
 use tidegate_config::{LeaseSetting, MatchFile, OnStoreFailureSetting, OneOrMany, RuleFile};
 
+use super::super::links::rule_link;
 use super::super::user::ConsoleUser;
 use super::delete;
 use crate::policy::{ListedOverride, ListedRule, RuleOrigin, timestamp};
@@ -16,19 +17,25 @@ pub(super) fn row(listed: &ListedRule, overrides: &[ListedOverride], user: &Cons
     let rule = &listed.file;
     html! {
         tr id={ "rule-" (rule.name) } {
-            th scope="row" {
-                code { (rule.name) }
-                @if listed.origin == RuleOrigin::Runtime {
-                    " " span.tag title="set at run time; it replaces the rule of the policy file" { "runtime" }
-                    (delete::form(user, &rule.name))
-                }
-                @if rule.shadow { " " span.tag { "shadow" } }
+            th scope="row" data-label="Rule" {
+                (rule_link(&rule.name)) " " (tags(listed))
+                @if listed.origin == RuleOrigin::Runtime { (delete::form(user, &rule.name)) }
             }
-            td { (limits(rule)) }
-            td { (key_parts(rule)) }
-            td { (conditions(&rule.matches)) }
-            td { (options(rule, overrides)) }
+            td data-label="Limits" { (limits(rule)) }
+            td data-label="Key" { (key_parts(rule)) }
+            td data-label="Applies to" { (conditions(&rule.matches)) }
+            td data-label="Options" { (options(rule, overrides)) }
         }
+    }
+}
+
+/// Where the rule was set, and whether it is enforced.
+pub(crate) fn tags(listed: &ListedRule) -> Markup {
+    html! {
+        @if listed.origin == RuleOrigin::Runtime {
+            span.tag title="set at run time; it replaces the rule of the policy file" { "runtime" } " "
+        }
+        @if listed.file.shadow { span.tag { "shadow" } }
     }
 }
 
@@ -36,6 +43,12 @@ fn limits(rule: &RuleFile) -> Markup {
     html! {
         ul.limits {
             @for limit in &rule.limits { li { code { (limit) } } }
+            @for (plan, limits) in &rule.plans {
+                li {
+                    span.muted { (plan) ": " } code { (limits.join(" + ")) }
+                    @if rule.default_plan.as_ref() == Some(plan) { " " span.tag { "default" } }
+                }
+            }
             @for limit in &rule.shadow_limits {
                 li { code { (limit) } " " span.tag title="shadow mode: not enforced" { "shadow" } }
             }
@@ -43,7 +56,7 @@ fn limits(rule: &RuleFile) -> Markup {
     }
 }
 
-fn key_parts(rule: &RuleFile) -> Markup {
+pub(crate) fn key_parts(rule: &RuleFile) -> Markup {
     let parts = rule.key.as_deref().unwrap_or_default();
     html! {
         @if parts.is_empty() { span.muted { "all requests together" } }
@@ -54,7 +67,7 @@ fn key_parts(rule: &RuleFile) -> Markup {
     }
 }
 
-fn conditions(matches: &MatchFile) -> Markup {
+pub(crate) fn conditions(matches: &MatchFile) -> Markup {
     let MatchFile { method, path, host, header } = matches;
     html! {
         @if *matches == MatchFile::default() { span.muted { "every request" } }
@@ -65,7 +78,7 @@ fn conditions(matches: &MatchFile) -> Markup {
     }
 }
 
-fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
+pub(crate) fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
     html! {
         ul.options {
             @match rule.on_missing_key {
@@ -74,6 +87,7 @@ fn options(rule: &RuleFile, runtime: &[ListedOverride]) -> Markup {
                 Some(OnMissingKey::Shared) | None => {}
             }
             @if rule.stop == Some(true) { li { "stop: later rules are skipped" } }
+            @if let Some(plan) = &rule.plan { li { "plan from " code { (plan) } } }
             @if let Some(cost) = &rule.cost { li { "cost from " code { (cost) } } }
             @for (name, value) in [
                 ("unit", word(rule.unit)), ("reserve", word(rule.reserve)),
