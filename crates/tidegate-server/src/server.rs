@@ -35,11 +35,12 @@ use crate::transport::envoy::grpc::GrpcServices;
 use crate::transport::envoy::service::EnvoyService;
 use crate::transport::envoy::stats::EnvoyStats;
 use crate::transport::http;
-use crate::transport::listener::accept::{Acceptor, listen};
+use crate::transport::listener::accept::Acceptor;
 use crate::transport::listener::connection_limit::ConnectionLimit;
 use crate::transport::listener::exposure;
 pub use crate::transport::listener::exposure::Exposure;
 use crate::transport::listener::exposure::{ExposureWarning, ListenerGuards};
+use crate::transport::listener::inherited::InheritedSockets;
 use crate::transport::listener::{self, http_connection};
 use crate::transport::resp;
 use crate::xds::{XdsClient, XdsOptions, XdsStart};
@@ -156,24 +157,28 @@ struct BoundListeners {
 impl BoundListeners {
     /// Binds all listeners; RESP and health belong to threads of their own.
     fn bind(options: &ListenAddresses, workers: &ListenerRuntimes) -> Result<Self, StartError> {
-        let bind = |flag, address: Option<SocketAddr>| {
+        let mut inherited = InheritedSockets::from_env().map_err(StartError::Inherited)?;
+        if let Some(address) = inherited.unused(&options.all()) {
+            return Err(StartError::UnusedSocket(address));
+        }
+        let mut bind = |flag, address: Option<SocketAddr>| {
             let bound = address.map(|address| {
-                listen(address).map_err(|error| StartError::Bind(flag, address, error))
+                inherited.listen(address).map_err(|error| StartError::Bind(flag, address, error))
             });
             bound.transpose()
         };
-        let bind_on = |flag, address, runtime: &OwnRuntime| {
+        let bind_on = |bind: &mut dyn FnMut(_, _) -> _, flag, address, runtime: &OwnRuntime| {
             let _runtime = runtime.handle().enter();
             bind(flag, address)
         };
         let health = match &workers.health {
-            Some(runtime) => bind_on("--health", options.health, runtime)?,
+            Some(runtime) => bind_on(&mut bind, "--health", options.health, runtime)?,
             None => None,
         };
         Ok(Self {
             http: bind("--http", options.http)?,
             grpc: bind("--grpc", options.grpc)?,
-            resp: bind_on("--resp", options.resp, &workers.resp)?,
+            resp: bind_on(&mut bind, "--resp", options.resp, &workers.resp)?,
             health,
             metrics: bind("--metrics", options.metrics)?,
         })
@@ -211,6 +216,10 @@ impl ListenAddresses {
         let warnings = exposure::check_exposure(&guards, exposure).map_err(StartError::Exposed)?;
         warnings.into_iter().for_each(ExposureWarning::log);
         Ok(tokens)
+    }
+
+    fn all(&self) -> [Option<SocketAddr>; 5] {
+        [self.http, self.resp, self.grpc, self.health, self.metrics]
     }
 
     fn of(&self, listener: ListenerKind) -> Option<SocketAddr> {
@@ -617,6 +626,10 @@ pub enum StartError {
     NoListener,
     /// The address of this flag cannot be bound.
     Bind(&'static str, SocketAddr, io::Error),
+    /// A socket of the service manager is not a TCP socket.
+    Inherited(io::Error),
+    /// No listener has the address of this socket of the service manager.
+    UnusedSocket(SocketAddr),
     /// Threads cannot be started.
     Threads(io::Error),
     /// The file of run-time rules and overrides cannot be read.
@@ -645,6 +658,14 @@ impl fmt::Display for StartError {
                 f,
                 "cannot listen on {address} ({error}); choose another address with {flag}, or \
                  turn it off with {flag} off"
+            ),
+            Self::Inherited(error) => {
+                write!(f, "cannot use a socket of the service manager (LISTEN_FDS): {error}")
+            }
+            Self::UnusedSocket(address) => write!(
+                f,
+                "the service manager passed a socket on {address}, but no listener has this \
+                 address; set it with --http, --grpc or --resp, or remove it from tidegate.socket"
             ),
         }
     }

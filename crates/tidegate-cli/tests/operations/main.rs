@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod activation;
 mod collector;
 mod commands;
 mod compose;

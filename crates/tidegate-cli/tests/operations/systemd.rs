@@ -1,10 +1,11 @@
-//! The systemd unit and the notifications to systemd.
+//! The systemd units and the notifications to systemd.
 
 use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 
 use crate::packaging::is_command;
 use crate::{at_root, output_text, read, run_if_there};
-use testkit::server::{ServerProcess, TEST_TIMEOUT, TempFolder};
+use testkit::server::{ServerProcess, TEST_TIMEOUT, TempFolder, tidegate_path};
 
 /// Optional settings next to the policy.
 const DROP_INS: [&str; 2] = ["tokens.conf", "tls.conf"];
@@ -16,6 +17,7 @@ fn installed() -> TempFolder {
     assert!(unit.contains("ExecStart=/usr/bin/tidegate serve "));
     let unit = unit.replace("/usr/bin/tidegate", env!("CARGO_BIN_EXE_tidegate"));
     folder.write("tidegate.service", &unit);
+    folder.write("tidegate.socket", &read("packaging/systemd/tidegate.socket"));
     std::fs::create_dir_all(folder.path("tidegate.service.d")).unwrap();
     for name in DROP_INS {
         let to = folder.path("tidegate.service.d").join(name);
@@ -68,12 +70,30 @@ fn every_drop_in_and_the_flags_file_have_their_own_variable() {
 #[test]
 fn systemd_accepts_the_unit() {
     let folder = installed();
-    let path = folder.path("tidegate.service");
-    let arguments = ["verify", "--man=no", "--recursive-errors=no", path.to_str().unwrap()];
+    let paths = ["tidegate.service", "tidegate.socket"].map(|name| folder.path(name));
+    let [service, socket] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let arguments = ["verify", "--man=no", "--recursive-errors=no", service, socket];
     if let Some(output) = run_if_there("systemd-analyze", &arguments, &folder.path("")) {
-        assert!(output.status.success(), "{}", output_text(&output));
-        assert!(!output_text(&output).contains("tidegate.service"), "{}", output_text(&output));
+        let text = output_text(&output);
+        assert!(output.status.success(), "{text}");
+        assert!(!text.contains("tidegate.s"), "{text}");
     }
+}
+
+/// The addresses of the sockets are those on which `serve` listens without a flag.
+#[test]
+fn the_sockets_have_the_addresses_of_the_listeners() {
+    let unit = read("packaging/systemd/tidegate.socket");
+    let sockets: Vec<_> =
+        unit.lines().filter_map(|line| line.strip_prefix("ListenStream=")).collect();
+    let help = Command::new(tidegate_path()).args(["serve", "--help"]).output().unwrap();
+    let help = output_text(&help);
+    let default = |flag: &str| {
+        let (_, rest) = help.split_once(&format!("{flag} <")).expect(flag);
+        let (_, rest) = rest.split_once("[default: ").expect(flag);
+        rest.split_once(']').unwrap().0
+    };
+    assert_eq!(sockets, ["--http", "--grpc", "--resp"].map(default));
 }
 
 #[test]

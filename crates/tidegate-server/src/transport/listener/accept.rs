@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections that wait in the system to be accepted, if it allows as many. Beyond it, the system
 /// drops packets of new connections, and their clients send them again after 1 s, 3 s and 7 s: with
 /// the 128 of tokio, a burst of clients that reconnect waits for seconds.
-const BACKLOG: u32 = 4_096;
+pub(super) const BACKLOG: u32 = 4_096;
 /// Most connections accepted after the drain has begun.
 const MAX_PENDING_ACCEPTS: usize = BACKLOG as usize;
 /// TCP keepalive: time until the first probe.

@@ -8,6 +8,7 @@ pub(crate) mod exposure;
 mod frame_budget;
 pub(crate) mod guarded_body;
 pub(crate) mod http_connection;
+pub(crate) mod inherited;
 pub(crate) mod log_throttle;
 pub(crate) mod open_files;
 mod options;
