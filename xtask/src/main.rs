@@ -1,8 +1,8 @@
 //! Project tools, run as `cargo xtask <tool>`.
 //!
 //! - `protos`: generates the Rust code of the Envoy protocol.
-//! - `deny`, `mutants`, `deb`, `cyclonedx`: the cargo tool of that name, installed if it is
-//!   missing.
+//! - `deny`, `mutants`, `deb`, `generate-rpm`, `cyclonedx`: the cargo tool of that name, installed
+//!   if it is missing.
 //! - `site`: the documentation as a site, by mdBook, which is installed if it is missing.
 
 mod mutants;
@@ -22,7 +22,8 @@ usage: cargo xtask protos
        cargo xtask mutants --sample COUNT --seed SEED
                                          what the quick tests catch, of what the full tests catch
        cargo xtask site                  documentation in target/site/html, links checked
-       cargo xtask deb|cyclonedx ..      used by packaging/build";
+       cargo xtask deb|generate-rpm|cyclonedx ..
+                                         used by packaging/build";
 
 /// Exit code if the tool is not installed and cannot be.
 const NOT_INSTALLED: u8 = 3;
@@ -32,7 +33,9 @@ fn main() -> ExitCode {
     let run = match arguments.split_first() {
         Some((tool, [])) if tool == "protos" => protos::run().map(|()| ExitCode::SUCCESS),
         Some((tool, [])) if tool == "site" => site::run(),
-        Some((tool, rest)) if ["deny", "mutants", "deb", "cyclonedx"].contains(&&**tool) => {
+        Some((tool, rest))
+            if ["deny", "mutants", "deb", "generate-rpm", "cyclonedx"].contains(&&**tool) =>
+        {
             cargo_tool(tool, rest)
         }
         _ => Err(USAGE.into()),

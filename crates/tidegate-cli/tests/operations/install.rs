@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::{at_root, output_text};
+use serde_json::Value;
+
+use crate::{at_root, output_text, read};
 use testkit::server::TempFolder;
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -72,4 +74,30 @@ fn a_release_without_a_file_for_this_machine_is_refused() {
     let (output, binary) = install(&release);
     assert!(!output.status.success());
     assert!(!binary.exists());
+}
+
+/// `cargo binstall` takes the archive that the installer takes, from the same place.
+#[test]
+fn binstall_finds_the_archive_of_a_release() {
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(at_root("")).output();
+    let metadata: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let package = packages.iter().find(|one| one["name"] == "tidegate-cli").unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let (repository, version) = (text(&package["repository"]), text(&package["version"]));
+    let fill = |field: &str| {
+        let template = text(&package["metadata"]["binstall"][field]);
+        let values = [("repo", &*repository), ("version", &version), ("target", TARGET)];
+        let filled = values
+            .iter()
+            .chain(&[("bin", "tidegate")])
+            .fold(template, |text, value| text.replace(&format!("{{ {} }}", value.0), value.1));
+        assert!(!filled.contains('{'), "{filled}");
+        filled
+    };
+    let base = format!("{repository}/releases");
+    assert!(read("packaging/install.sh").contains(&base), "{base}");
+    assert_eq!(fill("pkg-url"), format!("{base}/download/v{version}/{FILE}.tar.gz"));
+    assert_eq!(fill("bin-dir"), format!("{FILE}/tidegate"));
 }
