@@ -9,6 +9,7 @@ mod compose;
 mod install;
 mod metrics;
 mod packaging;
+mod real_collector;
 mod systemd;
 mod traces;
 

@@ -1,13 +1,14 @@
 //! Dockerfile, Kubernetes manifests and chart.
 
-use std::process::Command;
+use std::io::{ErrorKind, Write};
+use std::process::{Command, Output};
 
 use clap::Parser;
 use serde_json::Value;
 use tidegate_cli::Cli;
 use tidegate_config::PolicyLoader;
 
-use crate::{at_root, output_text, read, run_if_there};
+use crate::{at_root, output_text, read};
 use testkit::server::{ServerProcess, TempFolder};
 
 const MANIFESTS: [&str; 2] =
@@ -15,6 +16,25 @@ const MANIFESTS: [&str; 2] =
 
 /// What the chart renders with all its optional parts.
 const ALL_PARTS: &str = "packaging/helm/golden/all.yaml";
+
+/// Helm and kubernetes-validate, if `interop/helm/fetch` has built them.
+const TOOLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../interop-clients/helm");
+
+/// Output of a command that finds [`TOOLS`]; `None` if its program is not installed.
+fn run_with_tools(command: &mut Command) -> Option<Output> {
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{TOOLS}:{path}")).env("PYTHONPATH", format!("{TOOLS}/python"));
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => panic!("{command:?}: {error}"),
+    }
+}
+
+fn skipped(program: &str) {
+    let line = format!("skipped: {program} is not installed; run interop/helm/fetch");
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
 
 /// Every document of a file.
 fn documents(file: &str) -> Vec<Value> {
@@ -120,16 +140,53 @@ fn containers_have_room_for_the_table_and_time_to_drain() {
 
 #[test]
 fn the_rendered_files_are_those_of_the_chart() {
-    if run_if_there("helm", &["version"], &at_root("")).is_none() {
+    if run_with_tools(Command::new("helm").arg("version")).is_none() {
+        skipped("helm");
         return;
     }
     let folder = TempFolder::new();
-    let render = at_root("packaging/helm/render");
-    let output = Command::new(render).env("OUT", folder.path("")).output().unwrap();
+    let mut render = Command::new(at_root("packaging/helm/render"));
+    let output = run_with_tools(render.env("OUT", folder.path(""))).unwrap();
     assert!(output.status.success(), "{}", output_text(&output));
     for (name, file) in [("deployment.yaml", MANIFESTS[0]), ("all.yaml", ALL_PARTS)] {
         let rendered = std::fs::read_to_string(folder.path(name)).unwrap();
         assert!(rendered == read(file), "{file} is out of date: run packaging/helm/render");
+    }
+}
+
+#[test]
+fn helm_accepts_the_chart() {
+    let chart = at_root("packaging/helm/tidegate");
+    let values = at_root("packaging/helm/golden/all-values.yaml");
+    let mut lint = Command::new("helm");
+    lint.args(["lint", "--strict"]).arg(&chart).arg("--values").arg(values);
+    let Some(output) = run_with_tools(&mut lint) else { return skipped("helm") };
+    assert!(output.status.success(), "{}", output_text(&output));
+    let mut wrong = Command::new("helm");
+    wrong.args(["template", "--kube-version", "1.30.0", "--set", "replicas=many"]).arg(&chart);
+    let output = run_with_tools(&mut wrong).unwrap();
+    assert!(!output.status.success(), "the schema of the values refuses it");
+    assert!(output_text(&output).contains("replicas"), "{}", output_text(&output));
+}
+
+#[test]
+fn manifests_follow_the_schemas_of_kubernetes() {
+    let mut version = Command::new("python3");
+    version.args(["-m", "kubernetes_validate", "--version"]);
+    if !run_with_tools(&mut version).is_some_and(|output| output.status.success()) {
+        return skipped("kubernetes-validate");
+    }
+    for file in MANIFESTS.into_iter().chain([ALL_PARTS]) {
+        for kubernetes in ["1.30", "1.37"] {
+            let mut validate = Command::new("python3");
+            validate.args(["-m", "kubernetes_validate", "--strict", "-k", kubernetes]);
+            let output = run_with_tools(validate.arg(at_root(file))).unwrap();
+            let text = output_text(&output);
+            let passed = text.lines().filter(|line| line.contains(" passed for ")).count();
+            // A ServiceMonitor is of the Prometheus operator and has no schema there.
+            let monitors = text.matches("find schema for kind ServiceMonitor").count();
+            assert_eq!(passed + monitors, documents(file).len(), "{file}, {kubernetes}: {text}");
+        }
     }
 }
 
@@ -173,6 +230,16 @@ fn probes_use_existing_endpoints() {
             assert!(probes_the_health_listener(&command, &words(&container["args"])), "{file}");
         }
     }
+}
+
+/// Redis and Valkey do not load a file without execute permission.
+#[test]
+fn packages_install_the_module_as_executable() {
+    let manifest = read("crates/tidegate-cli/Cargo.toml");
+    let assets = manifest.lines().filter(|line| line.contains("generated/libtidegate_module.so"));
+    let modes: Vec<_> = assets.map(|line| line.contains("\"755\"")).collect();
+    assert_eq!(modes, [true, true], "the Debian and the RPM package");
+    assert!(read("packaging/build").contains("install --mode 755 \"${CARGO_TARGET_DIR:-target}"));
 }
 
 #[test]
