@@ -17,8 +17,8 @@ const MANIFESTS: [&str; 2] =
 /// What the chart renders with all its optional parts.
 const ALL_PARTS: &str = "packaging/helm/golden/all.yaml";
 
-/// Helm and kubernetes-validate, if `interop/helm/fetch` has built them.
-const TOOLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../interop-clients/helm");
+/// Helm and Python packages, if `interop/packaging/fetch` has downloaded them.
+const TOOLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../interop-clients/packaging");
 
 /// Output of a command that finds [`TOOLS`]; `None` if its program is not installed.
 fn run_with_tools(command: &mut Command) -> Option<Output> {
@@ -32,7 +32,7 @@ fn run_with_tools(command: &mut Command) -> Option<Output> {
 }
 
 fn skipped(program: &str) {
-    let line = format!("skipped: {program} is not installed; run interop/helm/fetch");
+    let line = format!("skipped: {program} is not installed; run interop/packaging/fetch");
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -188,6 +188,20 @@ fn manifests_follow_the_schemas_of_kubernetes() {
             assert_eq!(passed + monitors, documents(file).len(), "{file}, {kubernetes}: {text}");
         }
     }
+}
+
+#[test]
+fn grafana_knows_every_field_of_the_dashboard() {
+    let mut import = Command::new("python3");
+    import.args(["-c", "import grafana_foundation_sdk"]);
+    if !run_with_tools(&mut import).is_some_and(|output| output.status.success()) {
+        return skipped("grafana-foundation-sdk");
+    }
+    let mut check = Command::new("python3");
+    check.arg(at_root("interop/packaging/check_dashboard.py"));
+    check.arg(at_root("packaging/grafana/tidegate.json"));
+    let output = run_with_tools(&mut check).unwrap();
+    assert!(output.status.success(), "{}", output_text(&output));
 }
 
 #[test]
