@@ -19,12 +19,13 @@ const MODULE: &str = "docs/operate/module.md";
 const SCRIPTS: &str = "docs/reference/redis-scripts.md";
 
 /// Pages that are run here, the programs and the ports that they need.
-const RUN: [(&str, &[&str], &[u16]); 22] = [
+const RUN: [(&str, &[&str], &[u16]); 23] = [
     ("README.md", &["curl"], &[8080]),
     ("docs/operate/bench.md", &[], &[8080]),
     ("docs/operate/console.md", &[], &[8080]),
     ("docs/operate/operations.md", &[], &[8080]),
     ("docs/operate/redis.md", &["redis-server"], &[6379]),
+    ("docs/operate/runbook.md", &["curl"], &[8080]),
     ("docs/operate/top.md", &["curl", "jq"], &[8080]),
     ("docs/reference/limits.md", &[], &[]),
     (SCRIPTS, &["python3", "redis-cli", "redis-server"], &[6379]),
@@ -45,11 +46,12 @@ const RUN: [(&str, &[&str], &[u16]); 22] = [
 ];
 
 /// Commands that no test runs: page, start of the command, reason.
-const NOT_RUN: [(&str, &str, &str); 23] = [
+const NOT_RUN: [(&str, &str, &str); 24] = [
     ("README.md", INSTALL, "a build of minutes"),
     ("README.zh-CN.md", INSTALL, "a build of minutes"),
     ("COMPARE.md", "bench/peers/", "downloads and builds other rate limiters, and measures them"),
     ("docs/start/server.md", INSTALL, "a build of minutes"),
+    ("docs/operate/capacity.md", "bench/capacity", "a benchmark"),
     ("docs/operate/console.md", "xdg-open", "`console_browser` opens the pages in Chromium"),
     ("docs/operate/console.md", "TIDEGATE_TOKEN_FILE=", "all interfaces; see `console`"),
     (MODULE, "cargo build", "the test has the library of its own build"),

@@ -78,3 +78,21 @@ fn the_alerts_are_valid_and_fire_as_specified() {
         }
     }
 }
+
+#[test]
+fn every_alert_has_a_section_in_the_runbook() {
+    let (alerts, runbook) =
+        (read("packaging/prometheus/alerts.yaml"), read("docs/operate/runbook.md"));
+    let alerts: serde_json::Value = serde_saphyr::from_str(&alerts).unwrap();
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    let mut names = Vec::new();
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        let url = rule["annotations"]["runbook_url"].as_str().unwrap();
+        let anchor = format!("docs/operate/runbook.md#{}", name.to_lowercase());
+        assert!(url.ends_with(&anchor), "{name}: {url}");
+        names.push(name);
+    }
+    let sections: Vec<_> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(sections, names);
+}
