@@ -254,7 +254,7 @@ struct ListenerTokens {
 
 impl ListenerTokens {
     fn new(tokens: AuthTokens, without_token: Vec<ListenerKind>) -> Self {
-        Self { open: Arc::new(tokens.without_check()), all: Arc::new(tokens), without_token }
+        Self { open: Arc::new(tokens.with_open_checks()), all: Arc::new(tokens), without_token }
     }
 
     fn of(&self, listener: ListenerKind) -> &Arc<AuthTokens> {

@@ -92,3 +92,38 @@ fn a_listener_without_token_decides_and_the_others_still_need_it() {
     client.try_write(b"*3\r\n$8\r\nTG.CHECK\r\n$5\r\nlogin\r\n$1\r\nx\r\n").unwrap();
     assert!(client.first_line().starts_with("-NOAUTH"));
 }
+
+/// Sends a command and expects this beginning of the reply.
+fn expect_reply(client: &mut RawHttpConnection, command: &[&str], wanted: &str) {
+    let words = command.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    let text = format!("*{}\r\n{}", command.len(), words.collect::<String>());
+    client.try_write(text.as_bytes()).unwrap();
+    let line = client.first_line();
+    assert!(line.starts_with(wanted), "{command:?}: {line}");
+}
+
+#[test]
+fn a_resp_listener_without_token_accepts_the_valid_token() {
+    const CHECK: &str = "a-token-of-sixteen";
+    const ADMIN: &str = "an-admin-token-of-24-bytes";
+    for admin in [None, Some(ADMIN)] {
+        let mut command = serve(&[&ALL[..], &["--no-token", "resp"]].concat());
+        command.env("TIDEGATE_TOKEN", CHECK);
+        if let Some(admin) = admin {
+            command.env("TIDEGATE_ADMIN_TOKEN", admin);
+        }
+        let server = ListeningProcess::start(&mut command);
+        let mut client = RawHttpConnection::connect(server.address("resp").unwrap());
+        // More often than wrong tokens close the connection.
+        for _ in 0..12 {
+            expect_reply(&mut client, &["AUTH", CHECK], "+OK");
+        }
+        expect_reply(&mut client, &["PING"], "+PONG");
+        expect_reply(&mut client, &["TG.RESET", "login", "x"], "-NOAUTH admin token required");
+        expect_reply(&mut client, &["AUTH", "default", "wrong"], "-WRONGPASS");
+        expect_reply(&mut client, &["PING"], "+PONG");
+        if let Some(admin) = admin {
+            expect_reply(&mut client, &["AUTH", admin], "+OK");
+        }
+    }
+}

@@ -37,6 +37,8 @@ impl AccessLevel {
 pub struct AuthTokens {
     check: Option<Box<str>>,
     admin: Option<Box<str>>,
+    /// Whether checks need no token although there is a check token.
+    has_open_checks: bool,
 }
 
 impl AuthTokens {
@@ -52,18 +54,20 @@ impl AuthTokens {
     /// Reads the tokens from the environment.
     pub fn from_env() -> Result<Self, TokenError> {
         let (check, admin) = (read(Self::CHECK_VARIABLE)?, read(Self::ADMIN_VARIABLE)?);
-        Ok(Self { check, admin })
+        Ok(Self { check, admin, has_open_checks: false })
     }
 
     /// A check and an admin token.
     pub fn new(check: Option<&str>, admin: Option<&str>) -> Self {
-        Self { check: check.map(Into::into), admin: admin.map(Into::into) }
+        let (check, admin) = (check.map(Into::into), admin.map(Into::into));
+        Self { check, admin, has_open_checks: false }
     }
 
-    /// The tokens of a listener whose checks need none.
+    /// The tokens of a listener whose checks need none. The check token stays valid: clients that
+    /// send it to every listener are not refused.
     #[must_use]
-    pub(crate) fn without_check(&self) -> Self {
-        Self { check: None, admin: self.admin.clone() }
+    pub(crate) fn with_open_checks(&self) -> Self {
+        Self { has_open_checks: true, ..self.clone() }
     }
 
     /// The environment variables of tokens that are so short that they can be guessed.
@@ -77,7 +81,7 @@ impl AuthTokens {
 
     /// Access without a token.
     pub fn access(&self) -> AccessLevel {
-        if self.check.is_some() { AccessLevel::Nothing } else { AccessLevel::Check }
+        if self.guards_checks() { AccessLevel::Nothing } else { AccessLevel::Check }
     }
 
     /// Access with `token`; `None` if it is invalid.
@@ -99,7 +103,7 @@ impl AuthTokens {
 
     /// Whether checks need a token.
     pub fn guards_checks(&self) -> bool {
-        self.check.is_some()
+        self.check.is_some() && !self.has_open_checks
     }
 
     /// Whether an admin token is configured. Without one, admin calls are refused.
@@ -218,6 +222,10 @@ mod tests {
         assert_eq!(AuthTokens::default().access_with(b""), None);
         assert_eq!(AuthTokens::new(Some(""), Some("")).access_with(b""), None);
         assert_eq!(format!("{both:?}"), "AuthTokens(..)");
+        let open = both.with_open_checks();
+        assert_eq!((open.access(), open.guards_checks()), (AccessLevel::Check, false));
+        assert_eq!(open.access_with(b"check-me"), Some(AccessLevel::Check));
+        assert_eq!(open.access_with(b"admin-me"), Some(AccessLevel::Admin));
     }
 
     #[test]
