@@ -213,6 +213,26 @@ fn every_optional_part_of_the_chart_uses_existing_flags() {
     assert!(kinds.contains(&"HorizontalPodAutoscaler") && kinds.contains(&"ServiceMonitor"));
 }
 
+#[test]
+fn the_chart_allows_more_egress_and_lets_nodes_drain_with_any_number_of_replicas() {
+    let documents = documents(ALL_PARTS);
+    let spec = |kind: &str| &documents.iter().find(|one| one["kind"] == kind).unwrap()["spec"];
+    let budget = spec("PodDisruptionBudget");
+    assert_eq!((&budget["maxUnavailable"], budget.get("minAvailable")), (&1.into(), None));
+    let egress = spec("NetworkPolicy")["egress"].as_array().unwrap();
+    assert_eq!(egress.last().unwrap()["to"][0]["ipBlock"]["cidr"], "10.1.0.0/16");
+}
+
+#[test]
+fn the_chart_refuses_client_certificates_without_tls() {
+    let chart = at_root("packaging/helm/tidegate");
+    let arguments = ["template", "x", ".", "--set", "tls.clientCaSecret=clients"];
+    if let Some(output) = run_if_there("helm", &arguments, &chart) {
+        let text = output_text(&output);
+        assert!(!output.status.success() && text.contains("needs tls.existingSecret"), "{text}");
+    }
+}
+
 /// Whether a command probes the listener that `serve` has for that: on any other, a flood delays
 /// the probe.
 fn probes_the_health_listener(probe: &[String], serve: &[String]) -> bool {
