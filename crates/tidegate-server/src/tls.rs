@@ -181,7 +181,7 @@ impl ReloadableTls {
         Self(RwLock::new(tls))
     }
 
-    /// Whether a listener has TLS. A reload does not change it.
+    /// Whether a listener has TLS. A reload does not turn it on or off.
     pub(crate) fn has(&self, listener: ListenerKind) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).has(listener)
     }
@@ -192,14 +192,28 @@ impl ReloadableTls {
         current.of(listener).as_ref().map(|own| own.config.clone())
     }
 
-    /// Uses `tls` for new connections, and returns the previous one. Changes nothing and returns
-    /// `None` if other listeners have TLS.
-    pub(crate) fn replace(&self, tls: ServerTls) -> Option<ServerTls> {
+    /// Uses `tls` for new connections of the listeners that have TLS and keep it. The others stay
+    /// as they are.
+    pub(crate) fn replace(&self, mut tls: ServerTls) -> TlsChange {
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |listener: ListenerKind| current.has(listener) == tls.has(listener);
-        let is_same = ListenerKind::ALL.into_iter().all(is_same);
-        is_same.then(|| std::mem::replace(&mut *current, tls))
+        let mut kept = Vec::new();
+        for listener in ListenerKind::ALL {
+            if current.has(listener) != tls.has(listener) {
+                *tls.of_mut(listener) = current.of(listener).clone();
+                kept.push(listener);
+            }
+        }
+        let before = std::mem::replace(&mut *current, tls.clone());
+        TlsChange { before, now: tls, kept }
     }
+}
+
+/// What a reload has changed about TLS.
+pub(crate) struct TlsChange {
+    pub(crate) before: ServerTls,
+    pub(crate) now: ServerTls,
+    /// Listeners whose TLS would have been turned on or off.
+    pub(crate) kept: Vec<ListenerKind>,
 }
 
 const NO_CERTIFICATE: &str = "no valid certificate found; expected PEM";

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use testkit::certificates::TestCa;
 use testkit::listening_process::ListeningProcess;
-use testkit::server::{RawHttpConnection, tidegate_path};
+use testkit::server::{RawHttpConnection, TempFolder, tidegate_path, wait_until};
 use testkit::tls_client;
 
 fn serve(arguments: &[&str]) -> Command {
@@ -40,6 +40,42 @@ fn one_listener_can_have_mutual_tls_and_another_plaintext() {
     let config = tls_client::config(&ca, None, &["h2"]);
     let grpc = server.address("grpc").unwrap();
     assert_eq!(runtime.block_on(tls_client::grpc_health(grpc, config)).unwrap(), 200);
+}
+
+#[test]
+fn certificates_of_one_listener_are_renewed_whatever_the_policy_says_of_others() {
+    let ca = TestCa::new();
+    let (own, folder) = (ca.issue("127.0.0.1"), TempFolder::new());
+    let rules = "rules: [{ name: a, limits: [5/s] }]\n";
+    let policy = folder.write("policy.yaml", rules);
+    let files = format!("{},{}", own.cert, own.key);
+    let arguments = ["--config", policy.to_str().unwrap(), "--grpc-tls", &files];
+    let server = ListeningProcess::start(&mut serve(&[&ALL[..], &arguments].concat()));
+    let config = tls_client::config(&ca, None, &["h2"]);
+    let grpc = server.address("grpc").unwrap();
+    let present = || {
+        let stream = tls_client::connect(grpc, &config).unwrap();
+        stream.conn.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = present();
+
+    // TLS for the others too: that needs a restart.
+    let tls = format!("tls: {{ cert: {:?}, key: {:?} }}\n", own.cert, own.key);
+    folder.write("policy.yaml", &(tls + rules));
+    let warnings = || server.log().matches("turning TLS on or off needs a restart").count();
+    let is_warned = || (warnings() >= 2).then_some(());
+    assert!(wait_until(is_warned).is_some(), "{}", server.log());
+    let warnings = server.log();
+    let warnings: Vec<_> = warnings.lines().filter(|line| line.contains("turning TLS")).collect();
+    let of = |listener: &str| {
+        let field = format!("\"listener\":\"{listener}\"");
+        warnings.iter().any(|line| line.contains(&field))
+    };
+    assert_eq!([of("http"), of("resp"), of("grpc")], [true, true, false], "{warnings:?}");
+    ca.issue("127.0.0.1");
+    let is_renewed = || (present() != first).then_some(());
+    assert!(wait_until(is_renewed).is_some(), "{}", server.log());
+    assert_eq!(server.request("http", "GET", "/healthz", "").status, 200, "still plaintext");
 }
 
 #[test]

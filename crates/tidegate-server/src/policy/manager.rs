@@ -253,14 +253,7 @@ impl PolicyManager {
             warn!("at least one of {what} changed; this needs a restart");
         }
         log_shadowed(&loaded.rules, &runtime);
-        match (&self.certificates, tls) {
-            (Some(certificates), Some(tls)) => match certificates.replace(tls.clone()) {
-                Some(before) => log_client_certs(&before, &tls),
-                None => warn!("turning TLS on or off needs a restart"),
-            },
-            (None, None) => {}
-            (Some(_), None) | (None, Some(_)) => warn!("turning TLS on or off needs a restart"),
-        }
+        self.replace_certificates(tls.unwrap_or_default());
         state.runtime = runtime;
         self.activate(state, composed);
         let now = self.service.clock().now();
@@ -275,6 +268,17 @@ impl PolicyManager {
     pub(super) fn store_time(&self, state: &ManagerState) -> StoreTime {
         let now = self.service.clock().now().get().saturating_add_signed(state.ahead);
         StoreTime { now: Micros::new(now), ahead: state.ahead }
+    /// Listeners keep TLS or plaintext; those with TLS get what was loaded for them.
+    fn replace_certificates(&self, tls: ServerTls) {
+        let plaintext = ReloadableTls::new(ServerTls::default());
+        let change = self.certificates.as_deref().unwrap_or(&plaintext).replace(tls);
+        for listener in &change.kept {
+            let listener = listener.name();
+            warn!(listener, "turning TLS on or off needs a restart; the listener stays as it is");
+        }
+        log_client_certs(&change.before, &change.now);
+    }
+
     }
 
     pub(super) fn activate(&self, state: &mut ManagerState, composed: ComposedPolicy) {
