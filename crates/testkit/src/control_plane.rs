@@ -98,7 +98,15 @@ impl ControlPlane {
             type_url: TYPE_URL.into(),
             value: config.encode_to_vec(),
         };
-        let resources = configs.iter().map(resource).collect();
+        self.send(version, configs.iter().map(resource).collect());
+    }
+
+    /// Sends a resource that cannot be decoded.
+    pub fn set_undecodable(&self, version: &str) {
+        self.send(version, vec![prost_types::Any { type_url: TYPE_URL.into(), value: vec![0xff] }]);
+    }
+
+    fn send(&self, version: &str, resources: Vec<prost_types::Any>) {
         self.snapshot.send_replace(Some(Snapshot { version: version.into(), resources }));
     }
 

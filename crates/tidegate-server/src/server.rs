@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::InvalidRule;
+use tidegate::{Health, InvalidRule};
 use tidegate_config::{MemorySize, Problems};
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
@@ -23,7 +23,7 @@ use crate::observe::otlp;
 use crate::observe::otlp::Tracer;
 use crate::observe::otlp::export::Exporter;
 use crate::policy::{EnvoySource, PolicyManager, PolicySource, PolicySources, watcher};
-use crate::readiness::ReadyWhen;
+use crate::readiness::{Readiness, ReadyWhen};
 use crate::shutdown::{self, Shutdown};
 use crate::store::{EngineStack, Store, StoreError};
 use crate::store_monitor::StoreMonitor;
@@ -142,7 +142,7 @@ pub struct Server {
     exporter: Option<Exporter>,
     console: Arc<ConsoleState>,
     hosts: Arc<AllowedHosts>,
-    ready_when: ReadyWhen,
+    readiness: Readiness,
     xds: Option<XdsClient>,
 }
 
@@ -365,6 +365,8 @@ impl Server {
         let policies = policies.with_runtime(layers.runtime.clone(), layers.fleet.clone(), file);
         let policies = Arc::new(policies.map_err(StartError::RuntimeFile)?);
         first_sync(&policies).await;
+        let start = options.envoy.xds.as_ref().map(|xds| xds.start);
+        let readiness = Readiness::new(options.ready_when, start == Some(XdsStart::NotReady));
         let xds = follow_control_plane(options.envoy.xds, &policies).await;
         let mut envoy = EnvoyService::new(service.clone(), options.envoy.settings);
         if options.envoy.stats {
@@ -397,7 +399,7 @@ impl Server {
             exporter,
             console,
             hosts,
-            ready_when: options.ready_when,
+            readiness,
             xds,
         })
     }
@@ -499,12 +501,13 @@ impl Server {
     /// Starts all listeners. They accept until the drain begins.
     fn accept(self, drain: Shutdown) -> (Vec<JoinHandle<()>>, ListenerRuntimes) {
         let Self { service, policies, tokens, options, listeners, .. } = self;
-        let Self { envoy, workers, console, hosts, ready_when, http_routes, store, .. } = self;
+        let Self { envoy, workers, console, hosts, readiness, http_routes, store, .. } = self;
         let deadlines = options.deadlines;
         let of_grpc = tokens.of(ListenerKind::Grpc).clone();
         let services = GrpcServices::new(envoy.clone(), of_grpc, deadlines, drain.clone());
-        let (health, checks) = (services.clone(), service.clone());
-        tokio::spawn(async move { health.publish_health(ready_when, || checks.health()).await });
+        let publishing =
+            publish_health(services.clone(), service.clone(), policies.clone(), readiness);
+        tokio::spawn(publishing);
         let metrics = service.metrics().clone();
         let limit = Arc::new(ConnectionLimit::new(options.max_connections));
         let acceptor = |kind| {
@@ -520,7 +523,7 @@ impl Server {
             hosts,
             envoy,
             drain: drain.clone(),
-            ready_when,
+            ready_when: readiness,
         });
         let status = [listeners.health, listeners.metrics];
         workers.serve_status(status, &acceptor(ListenerKind::Http), &app);
@@ -563,6 +566,18 @@ impl Server {
         }
         (accepting, workers)
     }
+}
+
+/// Publishes gRPC health until the server drains.
+async fn publish_health(
+    services: GrpcServices,
+    service: Arc<CheckService>,
+    policies: Arc<PolicyManager>,
+    readiness: Readiness,
+) {
+    let health = || service.health();
+    let is_ready = |health: &Health| readiness.is_met(health, policies.has_limits());
+    services.publish_health(health, is_ready).await;
 }
 
 fn local_address(listener: &Option<TcpListener>) -> Option<SocketAddr> {

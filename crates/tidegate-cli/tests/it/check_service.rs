@@ -471,6 +471,7 @@ fn the_metrics_have_the_names_that_dashboards_know() {
         "tidegate_config_valid",
         "tidegate_connections",
         "tidegate_connections_refused_total",
+        "tidegate_control_plane_up",
         "tidegate_fallback_decisions_total",
         "tidegate_id_retention_seconds",
         "tidegate_lease_outstanding",

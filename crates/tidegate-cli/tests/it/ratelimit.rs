@@ -75,6 +75,8 @@ fn with_the_environment_of_envoy_gateway_it_decides_and_has_health_and_metrics()
     let health = server.request("http", "GET", "/healthcheck", "");
     assert_eq!((health.status, &*health.body), (200, "OK"));
     assert_eq!(server.request("http", "POST", "/json", &one_hit("user")).status, 503);
+    let health = server.request("http", "GET", "/healthz", "").json();
+    assert!(health["reasons"].to_string().contains("no valid configuration yet"), "{health}");
     control_plane.set("1", &[domain("edge", &[("user", RateLimitUnit::Year, 2)])]);
     let node = control_plane.expect_accepted("1").node.unwrap();
     assert_eq!(node.id, "envoy-ratelimit");

@@ -39,6 +39,11 @@ fn limit(server: &ServerProcess) -> Option<u64> {
     probe(server, &["user"])["statuses"][0]["currentLimit"]["requestsPerUnit"].as_u64()
 }
 
+/// The reasons of `/healthz`, in JSON.
+fn reasons(server: &ServerProcess) -> String {
+    server.get("/healthz").json()["reasons"].to_string()
+}
+
 fn expect_limit(server: &ServerProcess, wanted: u64) {
     let is_there = || (limit(server) == Some(wanted)).then_some(());
     assert!(wait_until(is_there).is_some(), "{:?}: {:?}", limit(server), server.log());
@@ -110,7 +115,10 @@ fn before_the_first_configuration_the_server_waits_or_is_unavailable() {
     let response = server.post("/json", &body);
     assert_eq!(response.status, 503, "{response:?}");
     assert!(response.body.contains("no configuration from the control plane"), "{response:?}");
-    assert_eq!(server.get("/healthcheck").status, 200, "the process is alive");
+    assert_eq!(server.get("/healthcheck").status, 500, "Envoy would let everything pass");
+    assert_eq!(server.get("/readyz").status, 503);
+    assert!(reasons(&server).contains("control plane: no valid configuration yet"));
+    assert_eq!(server.metric("tidegate_control_plane_up"), Some(0.0));
 
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| start(&control_plane, &["--xds-node", "second"]));
@@ -120,6 +128,59 @@ fn before_the_first_configuration_the_server_waits_or_is_unavailable() {
         assert_eq!(limit(&waiting.join().unwrap()), Some(2));
     });
     expect_limit(&server, 2);
+    assert_eq!([server.get("/healthcheck").status, server.get("/readyz").status], [200, 200]);
+    assert_eq!(reasons(&server), "[]");
+    assert_eq!(server.metric("tidegate_control_plane_up"), Some(1.0));
+}
+
+#[test]
+fn a_control_plane_that_was_never_reached_is_reported_with_its_cause() {
+    let free = ControlPlane::start().address.to_string();
+    let server = ServerProcess::start(&["--xds", &free, "--xds-optional"], &[]);
+    let has_cause = || reasons(&server).contains("Connection refused").then_some(());
+    assert!(wait_until(has_cause).is_some(), "{}", reasons(&server));
+    let status = server.get("/healthz");
+    assert_eq!((status.status, &status.json()["status"]), (200, &json!("degraded")));
+    assert_eq!(server.get("/readyz").status, 503);
+    assert_eq!(server.metric("tidegate_control_plane_up"), Some(0.0));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_decoded_is_reported_as_every_other_refusal() {
+    let control_plane = ControlPlane::start();
+    control_plane.set("1", &[edge(3)]);
+    let server = start(&control_plane, &[]);
+    control_plane.set_undecodable("2");
+    control_plane.expect(|one| one.error_detail.is_some());
+    assert!(reasons(&server).contains("cannot be decoded"), "{}", reasons(&server));
+    assert_eq!(server.metric("tidegate_config_valid"), Some(0.0));
+    assert_eq!(limit(&server), Some(3));
+}
+
+#[test]
+fn a_refusal_lasts_until_the_configuration_is_taken_back() {
+    let control_plane = ControlPlane::start();
+    control_plane.set("1", &[edge(3)]);
+    let folder = TempFolder::new();
+    let file = folder.write("policy.yaml", "rules: [{ name: a, limits: [5/s] }]");
+    let server = start(&control_plane, &["--config", file.to_str().unwrap()]);
+    control_plane.set("2", &[domain("edge", &[("user", RateLimitUnit::Unknown, 9)])]);
+    control_plane.expect(|one| one.error_detail.is_some());
+    assert_eq!(server.metric("tidegate_config_valid"), Some(0.0));
+
+    // A reload of the files does not make the refused configuration valid.
+    let reloaded = server.logged("policy reloaded");
+    server.signal("HUP");
+    let is_reloaded = || (server.logged("policy reloaded") > reloaded).then_some(());
+    assert!(wait_until(is_reloaded).is_some(), "{:?}", server.log());
+    assert_eq!(server.metric("tidegate_config_valid"), Some(0.0));
+    assert!(reasons(&server).contains("unknown unit"), "{}", reasons(&server));
+
+    // The configuration of before.
+    control_plane.set("3", &[edge(3)]);
+    control_plane.expect_accepted("3");
+    assert_eq!(server.metric("tidegate_config_valid"), Some(1.0));
+    assert_eq!(reasons(&server), "[]");
 }
 
 #[test]
@@ -154,12 +215,17 @@ fn limits_stay_while_the_control_plane_is_gone_and_change_when_it_is_back() {
     };
     assert!(wait_until(is_gone).is_some(), "{:?}", server.log());
     assert_eq!(limit(&server), Some(3));
+    assert!(reasons(&server).contains("control plane: no response since"), "{}", reasons(&server));
+    assert_eq!(server.metric("tidegate_control_plane_up"), Some(0.0));
+    assert_eq!(server.get("/readyz").status, 200, "the last limits are in force");
     // It counts from the start again: the same version is another configuration.
     let control_plane = ControlPlane::start_at(address, None);
     control_plane.set("1", &[edge(8)]);
     expect_limit(&server, 8);
     assert_eq!(control_plane.requests()[0].version_info, "");
     control_plane.expect_accepted("1");
+    assert_eq!(reasons(&server), "[]");
+    assert_eq!(server.metric("tidegate_control_plane_up"), Some(1.0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_config::Problems;
 use tracing::{info, warn};
 
-use super::manager::{PolicyManager, ReloadError, lock};
+use super::manager::{ManagerState, PolicyManager, ReloadError, lock};
 use super::sources::{EnvoyOrigin, EnvoyResource, EnvoySource, LoadedSources};
 
 impl PolicyManager {
@@ -18,18 +18,74 @@ impl PolicyManager {
         let state = &mut *self.state();
         match &result {
             Ok((domains, limits)) => {
-                state.resource_error = None;
-                state.loaded_at = self.service.clock().now();
-                self.service.metrics().count_reload(state.loaded_at);
+                self.accept(state);
                 info!(domains, limits, "configuration of the control plane in force");
             }
             Err(error) => {
-                state.resource_error = Some(error.summary());
-                self.service.metrics().count_failed_reload();
+                self.refuse(state, error.summary());
                 warn!(%error, "configuration of the control plane refused; keeping the last valid one");
             }
         }
         result.map(drop)
+    }
+
+    /// The last resources cannot be read.
+    pub(crate) fn refuse_resources(&self, error: &str) {
+        let state = &mut *self.state();
+        self.refuse(state, error.into());
+        warn!(error, "configuration of the control plane refused; keeping the last valid one");
+    }
+
+    /// The last resources are those that are in force already, perhaps after refused ones.
+    pub(crate) fn keep_resources(&self) {
+        let state = &mut *self.state();
+        if state.control_plane.refusal.is_some() {
+            self.accept(state);
+            info!("configuration of the control plane is the one in force again");
+        }
+    }
+
+    /// Notes that no stream has a response, and why; the time of the first such note stays.
+    pub(crate) fn lose_control_plane(&self, cause: String) {
+        let now = self.service.clock().now();
+        let state = &mut *self.state();
+        state.control_plane.lose(now, cause);
+        self.update_control_plane_metric(state);
+    }
+
+    /// Notes that a stream has a response.
+    pub(crate) fn reach_control_plane(&self) {
+        let state = &mut *self.state();
+        state.control_plane.silence = None;
+        self.update_control_plane_metric(state);
+    }
+
+    /// Whether the limits of Envoy's domains are known: not before the first configuration of a
+    /// control plane.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.control_plane().is_none() || self.state().resources.is_some()
+    }
+
+    fn accept(&self, state: &mut ManagerState) {
+        state.control_plane.refusal = None;
+        self.count_load(state);
+        self.update_control_plane_metric(state);
+    }
+
+    fn refuse(&self, state: &mut ManagerState, error: String) {
+        state.control_plane.refusal = Some(error);
+        self.count_failed_load(state);
+    }
+
+    fn update_control_plane_metric(&self, state: &ManagerState) {
+        let is_up = state.resources.is_some() && state.control_plane.silence.is_none();
+        self.service.metrics().set_control_plane_up(is_up);
+    }
+
+    /// What is wrong with the control plane or its configuration, with a line for each problem.
+    pub(super) fn control_plane_problem(&self, state: &ManagerState) -> Option<String> {
+        self.control_plane()?;
+        state.control_plane.problems(state.resources.is_some())
     }
 
     /// Returns the number of domains and of limits.

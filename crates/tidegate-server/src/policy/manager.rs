@@ -10,6 +10,7 @@ use tidegate_config::envoy::EnvoyConfig;
 use tidegate_config::{LoadedPolicy, LoadedRule, Problem, Problems, RuleFile, ServerSettings};
 use tracing::{info, warn};
 
+use super::control_plane_state::ControlPlaneState;
 use super::diff::PolicyDiff;
 use super::files::{FileChange, FileVersions};
 use super::layers::{ComposedPolicy, PolicyLayers, RuntimeLayers, StoreTime, file_policy};
@@ -54,8 +55,8 @@ pub(super) struct ManagerState {
     pub(super) envoy: Option<Arc<EnvoyConfig>>,
     /// The last valid resources of a control plane, if one has sent any.
     pub(super) resources: Option<Arc<[EnvoyResource]>>,
-    /// Why the last resources of a control plane were refused.
-    pub(super) resource_error: Option<String>,
+    /// What is wrong with the control plane.
+    pub(super) control_plane: ControlPlaneState,
     /// Run-time rules and overrides.
     pub(super) runtime: RuntimeLayers,
     /// By how much the clock of the store is ahead, in microseconds.
@@ -73,6 +74,7 @@ pub(super) struct ManagerState {
     /// Polls of the store without a reply since the last reply.
     pub(super) failed_polls: u32,
     pub(super) loaded_at: Micros,
+    /// Why the last reload of the files failed.
     error: Option<String>,
     /// What the last reload changed.
     changes: Option<Arc<PolicyDiff>>,
@@ -83,8 +85,10 @@ pub(super) struct ManagerState {
 pub struct PolicyStatus {
     /// When the active policy was loaded.
     pub loaded_at: Micros,
-    /// Why the last reload failed, if it did.
+    /// Why the last reload of the files failed, if it did.
     pub error: Option<String>,
+    /// What is wrong with the control plane or its configuration, if anything is.
+    pub control_plane: Option<String>,
     /// What is wrong with run-time rules and overrides, if anything is.
     pub runtime: Option<String>,
 }
@@ -137,6 +141,7 @@ impl PolicyManager {
         let (sources, read) = (sources.into(), read.into());
         let loaded_at = service.clock().now();
         service.metrics().count_reload(loaded_at);
+        service.metrics().set_config_valid(true);
         let started_with = read.policy.settings.clone();
         let certificates = read.tls.map(ReloadableTls::new).map(Arc::new);
         let state = ManagerState {
@@ -144,7 +149,7 @@ impl PolicyManager {
             file: read.policy.rules,
             envoy: read.envoy,
             resources: None,
-            resource_error: None,
+            control_plane: ControlPlaneState::default(),
             runtime: RuntimeLayers::default(),
             ahead: 0,
             inactive: HashMap::new(),
@@ -201,13 +206,12 @@ impl PolicyManager {
         match &result {
             Ok(()) => {
                 state.error = None;
-                state.loaded_at = self.service.clock().now();
-                self.service.metrics().count_reload(state.loaded_at);
+                self.count_load(&mut state);
                 info!(rules = state.file.len(), "policy reloaded");
             }
             Err(error) => {
                 state.error = Some(error.summary());
-                self.service.metrics().count_failed_reload();
+                self.count_failed_load(&state);
                 warn!(%error, "policy reload failed; keeping the last valid policy");
             }
         }
@@ -264,10 +268,6 @@ impl PolicyManager {
         Ok(())
     }
 
-    /// The time of the store.
-    pub(super) fn store_time(&self, state: &ManagerState) -> StoreTime {
-        let now = self.service.clock().now().get().saturating_add_signed(state.ahead);
-        StoreTime { now: Micros::new(now), ahead: state.ahead }
     /// Listeners keep TLS or plaintext; those with TLS get what was loaded for them.
     fn replace_certificates(&self, tls: ServerTls) {
         let plaintext = ReloadableTls::new(ServerTls::default());
@@ -279,6 +279,10 @@ impl PolicyManager {
         log_client_certs(&change.before, &change.now);
     }
 
+    /// The time of the store.
+    pub(super) fn store_time(&self, state: &ManagerState) -> StoreTime {
+        let now = self.service.clock().now().get().saturating_add_signed(state.ahead);
+        StoreTime { now: Micros::new(now), ahead: state.ahead }
     }
 
     pub(super) fn activate(&self, state: &mut ManagerState, composed: ComposedPolicy) {
@@ -299,9 +303,23 @@ impl PolicyManager {
         let state = self.state();
         PolicyStatus {
             loaded_at: state.loaded_at,
-            error: state.error.clone().or_else(|| state.resource_error.clone()),
+            error: state.error.clone(),
+            control_plane: self.control_plane_problem(&state),
             runtime: state.runtime_problem(self.store.is_shared()),
         }
+    }
+
+    /// Counts that files or resources are in force, after their error was cleared.
+    pub(super) fn count_load(&self, state: &mut ManagerState) {
+        state.loaded_at = self.service.clock().now();
+        self.service.metrics().count_reload(state.loaded_at);
+        self.service.metrics().set_config_valid(state.is_valid());
+    }
+
+    /// Counts that files or resources were refused, after their error was set.
+    pub(super) fn count_failed_load(&self, state: &ManagerState) {
+        self.service.metrics().count_failed_reload();
+        self.service.metrics().set_config_valid(state.is_valid());
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, ManagerState> {
@@ -310,6 +328,12 @@ impl PolicyManager {
 }
 
 impl ManagerState {
+    /// Whether all of the last configuration is in force. Valid files leave refused resources
+    /// refused, and the other way round.
+    fn is_valid(&self) -> bool {
+        self.error.is_none() && self.control_plane.refusal.is_none()
+    }
+
     /// What is wrong with run-time rules and overrides. Names rules, and no keys: the health
     /// endpoint is public.
     fn runtime_problem(&self, is_shared: bool) -> Option<String> {

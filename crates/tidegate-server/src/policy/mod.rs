@@ -3,6 +3,7 @@
 
 mod change_error;
 mod control_plane;
+mod control_plane_state;
 pub(crate) mod diff;
 pub(crate) mod files;
 mod layers;

@@ -31,7 +31,7 @@ const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// Largest response, in bytes.
 const MAX_RESPONSE: usize = 16 << 20;
-/// Longest error text of a refusal, in bytes.
+/// Longest error text of a refusal and of a lost connection, in bytes.
 const MAX_ERROR_TEXT: usize = 4 << 10;
 /// Pause before the same configuration is refused again. Some control planes resend a refused
 /// configuration at once, and send nothing else before they know the result.
@@ -88,6 +88,7 @@ struct XdsSession {
 impl XdsSession {
     async fn run(mut self) {
         let mut failures = 0;
+        self.policies.lose_control_plane("connecting".into());
         loop {
             let address = self.options.address.clone();
             let mut responses = 0;
@@ -101,6 +102,7 @@ impl XdsSession {
             let pause = self.options.backoff.pause(failures, random());
             failures = failures.saturating_add(1);
             let retry = humane(pause);
+            self.policies.lose_control_plane(shortened(error.clone()));
             warn!(%address, error, retry, "no connection to the control plane; limits stay as they are");
             tokio::time::sleep(pause).await;
         }
@@ -124,12 +126,15 @@ impl XdsSession {
         let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
         grpc.ready().await.map_err(|error| StreamError::Ended(Status::from_error(error.into())))?;
         let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+        // Many control planes send nothing, not even headers, before they have a configuration.
+        self.policies.lose_control_plane("connected, and nothing sent yet".into());
         let stream = grpc.streaming(request, PathAndQuery::from_static(METHOD), codec).await?;
         let mut stream: Streaming<DiscoveryResponse> = stream.into_inner();
         let address = &self.options.address;
         info!(%address, node = self.options.node_id, "connected to the control plane");
         while let Some(response) = stream.message().await? {
             *responses += 1;
+            self.policies.reach_control_plane();
             let Some(reply) = self.receive(response).await else { continue };
             sender.send(reply).await.map_err(|_| StreamError::Closed)?;
         }
@@ -164,11 +169,17 @@ impl XdsSession {
     /// Puts the resources in force, unless they already are.
     async fn apply(&mut self, resources: Vec<prost_types::Any>) -> Result<(), String> {
         if self.accepted.as_ref() == Some(&resources) {
+            // A control plane takes back a refused configuration by sending the one before.
+            self.policies.keep_resources();
+            self.refused = None;
             return Ok(());
         }
         let applied = match resource::decode(&resources) {
             Ok(decoded) => self.set_resources(decoded).await,
-            Err(error) => Err(error),
+            Err(error) => {
+                self.policies.refuse_resources(&error);
+                Err(error)
+            }
         };
         match &applied {
             Ok(()) => {
@@ -186,7 +197,11 @@ impl XdsSession {
         let set = tokio::task::spawn_blocking(move || {
             policies.set_resources(resources).map_err(|error| error.summary())
         });
-        set.await.unwrap_or_else(|error| Err(error.to_string()))
+        set.await.unwrap_or_else(|panic| {
+            let error = panic.to_string();
+            self.policies.refuse_resources(&error);
+            Err(error)
+        })
     }
 
     fn node(&self) -> Node {
@@ -207,11 +222,15 @@ fn subscription() -> DiscoveryRequest {
     DiscoveryRequest { type_url: TYPE_URL.into(), ..DiscoveryRequest::default() }
 }
 
-fn refusal(mut error: String) -> RpcStatus {
+fn refusal(error: String) -> RpcStatus {
+    RpcStatus { code: Code::InvalidArgument.into(), message: shortened(error) }
+}
+
+fn shortened(mut error: String) -> String {
     if let Some((end, _)) = error.char_indices().find(|(i, _)| *i >= MAX_ERROR_TEXT) {
         error.truncate(end);
     }
-    RpcStatus { code: Code::InvalidArgument.into(), message: error }
+    error
 }
 
 /// In tenths of a second.

@@ -26,8 +26,12 @@ use crate::tls;
 /// Time for a connection and its handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// TCP keepalive: time until the first probe, time between probes, and unanswered probes until the
-/// connection is closed. HTTP/2 pings would be too frequent for the defaults of gRPC servers.
+/// connection is closed.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+/// HTTP/2 keepalive: time without a frame until a ping, and time for its reply. The kernel of a
+/// frozen process still replies to TCP. grpc-go closes connections with pings more often than every
+/// 5 minutes.
+const PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
 
 /// Connects to the control plane.
 pub(crate) async fn connect(options: &XdsOptions) -> Result<Channel, XdsConnectError> {
@@ -39,6 +43,7 @@ pub(crate) async fn connect(options: &XdsOptions) -> Result<Channel, XdsConnectE
     let origin = Uri::from_parts(origin).map_err(XdsConnectError::new)?;
     // The scheme of the endpoint is that of the connector, which does TLS itself.
     let endpoint = Endpoint::from(options.address.uri().clone()).origin(origin);
+    let endpoint = endpoint.http2_keep_alive_interval(PING.0).keep_alive_timeout(PING.1);
     let connector = tower::service_fn(move |_: Uri| {
         let (address, tls) = (address.clone(), tls.clone());
         async move { open(&address, tls).await.map(TokioIo::new) }

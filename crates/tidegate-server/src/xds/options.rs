@@ -44,8 +44,10 @@ pub enum XdsStart {
     /// The listeners are not bound yet.
     #[default]
     Wait,
-    /// The server serves; Envoy's requests get `UNAVAILABLE`.
-    AtOnce,
+    /// The server serves, and is not ready. Envoy's requests get `UNAVAILABLE`.
+    NotReady,
+    /// The same, but ready: as envoyproxy/ratelimit is by default.
+    Ready,
 }
 
 /// Exponential pauses with jitter between connection attempts.

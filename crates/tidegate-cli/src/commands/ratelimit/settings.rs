@@ -222,8 +222,8 @@ impl<'v> Values<'v> {
         if self.given("XDS_CLIENT_BACKOFF_MAX_INTERVAL").is_some() {
             backoff.max = self.parsed("XDS_CLIENT_BACKOFF_MAX_INTERVAL", go_values::duration)?;
         }
-        let at_once = self.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG")?
-            && !self.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?;
+        let starts_without = self.boolean("FORCE_START_WITHOUT_INITIAL_CONFIG")?;
+        let needs_limits = self.boolean("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED")?;
         Ok(XdsOptions {
             address,
             node_id: self.text("CONFIG_GRPC_XDS_NODE_ID").into(),
@@ -233,7 +233,11 @@ impl<'v> Values<'v> {
                 go_values::pairs(text, ':')
             })?,
             tls: self.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then_some(tls),
-            start: if at_once { XdsStart::AtOnce } else { XdsStart::Wait },
+            start: match (starts_without, needs_limits) {
+                (false, _) => XdsStart::Wait,
+                (true, true) => XdsStart::NotReady,
+                (true, false) => XdsStart::Ready,
+            },
             backoff,
         })
     }

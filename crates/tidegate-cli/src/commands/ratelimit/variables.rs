@@ -53,7 +53,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         "false",
         Used,
-        "with xDS: the listeners are bound when the first configuration is in force",
+        "with xDS: not ready before the first configuration",
     ),
     ("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Used, "control plane"),
     ("CONFIG_GRPC_XDS_NODE_ID", "default", Used, "node id"),

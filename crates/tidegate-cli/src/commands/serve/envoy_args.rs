@@ -68,7 +68,7 @@ struct XdsArgs {
     /// Name in the control plane's certificate [default: its host]
     #[arg(long, value_name = "NAME", requires = "xds")]
     xds_server_name: Option<String>,
-    /// Start before the first configuration; UNAVAILABLE until then
+    /// Start before the first configuration; not ready until then
     #[arg(long, requires = "xds")]
     xds_optional: bool,
 }
@@ -88,7 +88,7 @@ impl XdsArgs {
             metadata: Vec::new(),
             headers: Vec::new(),
             tls: has_tls.then_some(tls),
-            start: if self.xds_optional { XdsStart::AtOnce } else { XdsStart::Wait },
+            start: if self.xds_optional { XdsStart::NotReady } else { XdsStart::Wait },
             backoff: XdsBackoff::default(),
         })
     }

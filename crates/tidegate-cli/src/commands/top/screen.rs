@@ -214,8 +214,10 @@ impl Screen {
         let store = store.error.iter().chain(&store.warning).map(|text| warn("store", text));
         let policy = &snapshot.policy.error;
         let policy = policy.as_ref().map(|text| warn("policy reload failed", text));
+        let control_plane = snapshot.policy.control_plane.as_ref();
+        let control_plane = control_plane.map(|text| styled(WARN, text).into());
         let lines = [title.into(), state.into(), totals.into()];
-        lines.into_iter().chain(lost).chain(store).chain(policy).collect()
+        lines.into_iter().chain(lost).chain(store).chain(policy).chain(control_plane).collect()
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) async fn list(
     page(&user, NavItem::Rules, "Rules", &body)
 }
 
-/// The error of the last reload, if it failed.
+/// The error of the last reload, if it failed, and the problems of the control plane.
 fn reload_error(status: &PolicyStatus) -> Markup {
     html! {
         @if let Some(error) = &status.error {
@@ -65,6 +65,12 @@ fn reload_error(status: &PolicyStatus) -> Markup {
                 h2 { "The policy file was not loaded" }
                 p { "It has errors. The last valid policy stays active until they are fixed." }
                 pre { (error) }
+            }
+        }
+        @if let Some(problems) = &status.control_plane {
+            section.notice role="status" {
+                h2 { "The control plane has problems" }
+                pre { (problems) }
             }
         }
     }

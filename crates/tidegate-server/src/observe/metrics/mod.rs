@@ -77,6 +77,7 @@ pub struct Metrics {
     reloaded: AtomicU64,
     reload_failures: AtomicU64,
     config_valid: AtomicBool,
+    control_plane_up: AtomicBool,
 }
 
 /// Aligned to a cache line, so that listeners do not slow each other down.
@@ -280,13 +281,22 @@ impl Metrics {
     /// Notes that a policy became active at `now`, at the start or by a reload.
     pub fn count_reload(&self, now: Micros) {
         self.reloaded.store(now.get(), Ordering::Relaxed);
-        self.config_valid.store(true, Ordering::Relaxed);
     }
 
     /// Counts a failed reload.
     pub fn count_failed_reload(&self) {
         self.reload_failures.fetch_add(1, Ordering::Relaxed);
-        self.config_valid.store(false, Ordering::Relaxed);
+    }
+
+    /// Sets whether all of the last configuration is valid: the files, and what the control plane
+    /// has sent.
+    pub fn set_config_valid(&self, is_valid: bool) {
+        self.config_valid.store(is_valid, Ordering::Relaxed);
+    }
+
+    /// Sets whether a configuration of the control plane is in force and can change.
+    pub(crate) fn set_control_plane_up(&self, is_up: bool) {
+        self.control_plane_up.store(is_up, Ordering::Relaxed);
     }
 
     /// All counters in the text format, with the `health` of the engine.
@@ -458,6 +468,10 @@ impl Metrics {
         let valid = self.config_valid.load(Ordering::Relaxed);
         let help = "Whether the last policy load succeeded.";
         out.gauge("tidegate_config_valid", help, u8::from(valid));
+        let up = self.control_plane_up.load(Ordering::Relaxed);
+        let help = "Whether a configuration of the control plane is in force and can change; 1 \
+                    without one.";
+        out.gauge("tidegate_control_plane_up", help, u8::from(up));
         out.family("tidegate_build_info", MetricType::Gauge, "Build information; always 1.")
             .sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     }
@@ -486,6 +500,7 @@ impl Default for Metrics {
             reloaded: AtomicU64::new(0),
             reload_failures: AtomicU64::new(0),
             config_valid: AtomicBool::new(false),
+            control_plane_up: AtomicBool::new(true),
         }
     }
 }

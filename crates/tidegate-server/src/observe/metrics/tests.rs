@@ -140,6 +140,7 @@ fn every_family_exists_from_the_start_with_its_type() {
             ("tidegate_config_valid", "gauge"),
             ("tidegate_connections", "gauge"),
             ("tidegate_connections_refused_total", "counter"),
+            ("tidegate_control_plane_up", "gauge"),
             ("tidegate_fallback_decisions_total", "counter"),
             ("tidegate_id_retention_seconds", "gauge"),
             ("tidegate_lease_outstanding", "gauge"),
@@ -392,11 +393,13 @@ fn a_failed_reload_is_visible_until_the_next_valid_one() {
     };
     assert_eq!(shown(), (0.0, 0.0, None));
     metrics.count_reload(Micros::new(1_700_000_000_250_000));
+    metrics.set_config_valid(true);
     assert_eq!(shown(), (1.0, 0.0, Some(1_700_000_000.25)));
     metrics.count_failed_reload();
+    metrics.set_config_valid(false);
     assert_eq!(shown(), (0.0, 1.0, Some(1_700_000_000.25)));
     metrics.count_reload(Micros::from_secs(1_700_000_060));
-    assert_eq!(shown(), (1.0, 1.0, Some(1_700_000_060.0)));
+    assert_eq!(shown(), (0.0, 1.0, Some(1_700_000_060.0)), "another source is still invalid");
 }
 
 #[test]

@@ -189,6 +189,9 @@ pub struct PolicyState {
     pub loaded_at: u64,
     /// Why the last reload failed.
     pub error: Option<String>,
+    /// Problems of the control plane and of its configuration.
+    #[serde(default)]
+    pub control_plane: Option<String>,
     /// Problem of run-time rules and overrides.
     #[serde(default)]
     pub runtime: Option<String>,
@@ -207,8 +210,8 @@ impl PolicyState {
     /// Why the server is degraded because of its policy.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = String> {
         let error = self.error.iter().map(|error| format!("policy: {error}"));
-        // It begins with what it is about.
-        error.chain(self.runtime.iter().cloned())
+        // These begin with what they are about.
+        error.chain(self.control_plane.iter().cloned()).chain(self.runtime.iter().cloned())
     }
 }
 

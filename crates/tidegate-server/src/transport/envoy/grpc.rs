@@ -30,7 +30,6 @@ use super::proto::{self, RateLimitRequest, RateLimitResponse};
 use super::service::EnvoyService;
 use crate::observe::metrics::ListenerKind;
 use crate::observe::otlp::Tracer;
-use crate::readiness::ReadyWhen;
 use crate::shutdown::Shutdown;
 use crate::transport::auth::{AccessLevel, AuthTokens, token_from_headers};
 use crate::transport::caller_deadline::{grpc_timeout, within_deadline};
@@ -129,8 +128,12 @@ impl GrpcServices {
     }
 
     /// Updates the health status until the server drains; then all services are unhealthy.
-    pub async fn publish_health(&self, ready_when: ReadyWhen, health: impl Fn() -> Health) {
-        self.health.run(ready_when, health, self.drain.clone()).await;
+    pub async fn publish_health(
+        &self,
+        health: impl Fn() -> Health,
+        is_ready: impl Fn(&Health) -> bool,
+    ) {
+        self.health.run(health, is_ready, self.drain.clone()).await;
     }
 }
 

@@ -7,7 +7,6 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::readiness::ReadyWhen;
 use crate::shutdown::Shutdown;
 
 /// Time between two looks at the store.
@@ -47,14 +46,14 @@ impl HealthPublisher {
     /// Updates the status until the server drains; then all services are unhealthy.
     pub(crate) async fn run(
         &self,
-        ready_when: ReadyWhen,
         health: impl Fn() -> Health,
+        is_ready: impl Fn(&Health) -> bool,
         mut drain: Shutdown,
     ) {
         let mut published = None;
         loop {
             let (health, serves) = (health(), !drain.has_begun());
-            let status = (ready_when.is_met(&health) && serves, health.up && serves);
+            let status = (is_ready(&health) && serves, health.up && serves);
             if published.replace(status) != Some(status) {
                 self.set(self.names, status.0).await;
                 self.set(&[STORE], status.1).await;
@@ -90,6 +89,7 @@ mod tests {
     use tonic_health::pb::health_server::Health as _;
 
     use super::*;
+    use crate::readiness::{Readiness, ReadyWhen};
     use crate::shutdown;
 
     #[tokio::test]
@@ -97,7 +97,7 @@ mod tests {
         let health = HealthPublisher::new(&["", "one"]);
         let (drainer, drain) = shutdown::channel();
         drainer.begin();
-        health.run(ReadyWhen::Always, || Health::up(None, 0), drain).await;
+        health.run(|| Health::up(None, 0), |_| true, drain).await;
         let of = |service: &str| Request::new(HealthCheckRequest { service: service.into() });
         let checks = HealthService::from_health_reporter(health.checks.clone());
         for name in ["", "one", STORE] {
@@ -110,10 +110,12 @@ mod tests {
 
     #[tokio::test]
     async fn without_the_store_the_services_follow_the_choice_and_the_store_is_not_serving() {
-        for (ready_when, expected) in [
-            (ReadyWhen::Always, ServingStatus::Serving),
-            (ReadyWhen::Store, ServingStatus::NotServing),
+        for (when, needs_limits, expected) in [
+            (ReadyWhen::Always, false, ServingStatus::Serving),
+            (ReadyWhen::Store, false, ServingStatus::NotServing),
+            (ReadyWhen::Always, true, ServingStatus::NotServing),
         ] {
+            let ready = Readiness::new(when, needs_limits);
             let health = HealthPublisher::new(&["", "one"]);
             let (_drainer, drain) = shutdown::channel();
             let down = || {
@@ -121,13 +123,13 @@ mod tests {
                 health.up = false;
                 health
             };
-            let running = health.run(ready_when, down, drain);
+            let running = health.run(down, |health| ready.is_met(health, false), drain);
             let _ = tokio::time::timeout(POLL_INTERVAL, running).await;
             let checks = HealthService::from_health_reporter(health.checks.clone());
             for (name, expected) in [("", expected), (STORE, ServingStatus::NotServing)] {
                 let request = Request::new(HealthCheckRequest { service: name.into() });
                 let status = checks.check(request).await.map(|reply| reply.into_inner().status);
-                assert_eq!(status.ok(), Some(expected as i32), "{ready_when:?} {name:?}");
+                assert_eq!(status.ok(), Some(expected as i32), "{ready:?} {name:?}");
             }
         }
     }

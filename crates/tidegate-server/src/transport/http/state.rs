@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use tidegate::Health;
 
 use super::problem::HttpProblem;
 use crate::check::CheckService;
@@ -13,7 +14,7 @@ use crate::observe::metrics::ListenerKind;
 use crate::observe::traffic::CurrentStatus;
 use crate::observe::traffic::snapshot::{ConnectionCounts, PolicyState};
 use crate::policy::{Actor, PolicyManager, PolicyStatus};
-use crate::readiness::ReadyWhen;
+use crate::readiness::Readiness;
 use crate::shutdown::Shutdown;
 use crate::transport::allowed_hosts::AllowedHosts;
 use crate::transport::auth::{AccessLevel, AuthTokens, token_from_headers};
@@ -41,7 +42,7 @@ pub struct AppContext {
     /// Reports that the server drains.
     pub drain: Shutdown,
     /// When the server is ready.
-    pub ready_when: ReadyWhen,
+    pub ready_when: Readiness,
 }
 
 impl From<AppContext> for AppState {
@@ -85,9 +86,15 @@ impl AppState {
 
     /// Number of rules, and the last reload.
     pub(crate) fn policy_state(&self) -> PolicyState {
-        let PolicyStatus { loaded_at, error, runtime } = self.policies.status();
+        let PolicyStatus { loaded_at, error, control_plane, runtime } = self.policies.status();
         let rules = self.service.active().policy.rules().len();
-        PolicyState { rules, loaded_at: loaded_at.get() / 1_000_000, error, runtime }
+        let loaded_at = loaded_at.get() / 1_000_000;
+        PolicyState { rules, loaded_at, error, control_plane, runtime }
+    }
+
+    /// Whether a server with a store of this health is ready.
+    pub(crate) fn is_ready(&self, health: &Health) -> bool {
+        self.ready_when.is_met(health, self.policies.has_limits())
     }
 
     /// Refuses a change without admin access; returns who makes it.

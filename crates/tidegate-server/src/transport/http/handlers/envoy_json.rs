@@ -39,7 +39,7 @@ pub(crate) async fn should_rate_limit(
 
 /// `GET /healthcheck`: 200 if the server is ready and does not drain.
 pub(crate) async fn health(State(app): State<AppState>) -> Response {
-    if app.ready_when.is_met(&app.service.health()) && !app.drain.has_begun() {
+    if app.is_ready(&app.service.health()) && !app.drain.has_begun() {
         "OK".into_response()
     } else {
         StatusCode::INTERNAL_SERVER_ERROR.into_response()

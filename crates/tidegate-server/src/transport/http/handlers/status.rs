@@ -55,7 +55,7 @@ pub(crate) async fn health(State(app): State<AppState>) -> Response {
 /// `GET /readyz`: 200 if the server is ready, with the same body.
 pub(crate) async fn ready(State(app): State<AppState>) -> Response {
     let health = app.service.health();
-    let code = match app.ready_when.is_met(&health) {
+    let code = match app.is_ready(&health) {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
