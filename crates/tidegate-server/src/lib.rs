@@ -59,4 +59,4 @@ pub use transport::allowed_hosts::{HostName, InvalidHostName};
 pub use transport::auth::AuthTokens;
 pub use transport::envoy::settings::{EnvoySettings, ResponseHeaders};
 pub use transport::listener::{ListenerOptions, Timeouts};
-pub use xds::{XdsAddress, XdsBackoff, XdsOptions, XdsStart, XdsTls};
+pub use xds::{XdsAddress, XdsBackoff, XdsHeader, XdsOptions, XdsStart, XdsTls};

@@ -280,6 +280,16 @@ fn mutual_tls_uses_the_files_as_they_are_at_each_connection() {
 }
 
 #[test]
+fn a_name_in_the_certificate_alone_turns_on_tls() {
+    let plain = ControlPlane::start();
+    let address = plain.address.to_string();
+    let named = ["--xds", &*address, "--xds-server-name", "localhost", "--xds-optional"];
+    let named = ServerProcess::start(&named, &[]);
+    let has_failed = || (named.logged("no connection to the control plane") > 0).then_some(());
+    assert!(wait_until(has_failed).is_some() && plain.requests().is_empty(), "{:?}", named.log());
+}
+
+#[test]
 fn a_thousand_changes_under_load_never_mix_two_versions() {
     const CHANGES: u32 = 1_000;
     let both = |limit: u32| [domain("edge", &[("user", YEAR, limit), ("path", YEAR, limit)])];

@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
-use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tracing::{info, warn};
@@ -114,12 +113,8 @@ impl XdsSession {
         // One request is open at a time; the second place is for the first one.
         let (sender, requests) = mpsc::channel(2);
         let mut request = Request::new(ReceiverStream::new(requests));
-        for (name, value) in &self.options.headers {
-            let name = MetadataKey::from_bytes(name.as_bytes());
-            let value = MetadataValue::try_from(value);
-            if let (Ok(name), Ok(value)) = (name, value) {
-                request.metadata_mut().insert(name, value);
-            }
+        for header in &self.options.headers {
+            header.append_to(request.metadata_mut());
         }
         let first = DiscoveryRequest { node: Some(self.node()), ..subscription() };
         sender.send(first).await.map_err(|_| StreamError::Closed)?;

@@ -7,4 +7,4 @@ mod options;
 mod resource;
 
 pub(crate) use self::client::XdsClient;
-pub use self::options::{XdsAddress, XdsBackoff, XdsOptions, XdsStart, XdsTls};
+pub use self::options::{XdsAddress, XdsBackoff, XdsHeader, XdsOptions, XdsStart, XdsTls};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
+use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 
 /// The control plane, and how the client identifies itself.
 #[derive(Clone, Debug)]
@@ -18,13 +19,34 @@ pub struct XdsOptions {
     /// Metadata of the node.
     pub metadata: Vec<(String, String)>,
     /// Headers of the stream, such as a token.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<XdsHeader>,
     /// TLS; if `None`, plaintext.
     pub tls: Option<XdsTls>,
     /// Whether the server waits for the first configuration.
     pub start: XdsStart,
     /// Pauses between connection attempts.
     pub backoff: XdsBackoff,
+}
+
+/// A header of the stream. `Debug` does not print the value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct XdsHeader {
+    name: MetadataKey<Ascii>,
+    value: MetadataValue<Ascii>,
+}
+
+impl XdsHeader {
+    /// A header with a text; `None` if gRPC does not allow the name or the value.
+    pub fn new(name: &str, value: &str) -> Option<Self> {
+        let name = MetadataKey::from_bytes(name.as_bytes()).ok()?;
+        let mut value = MetadataValue::try_from(value).ok()?;
+        value.set_sensitive(true);
+        Some(Self { name, value })
+    }
+
+    pub(super) fn append_to(&self, metadata: &mut MetadataMap) {
+        metadata.append(self.name.clone(), self.value.clone());
+    }
 }
 
 /// Files and names of a TLS connection. The files are read again for every connection.
@@ -66,11 +88,14 @@ impl Default for XdsBackoff {
 }
 
 impl XdsBackoff {
+    /// The shortest pause, whatever is configured.
+    const MIN: Duration = Duration::from_millis(100);
+
     /// The pause after a number of failures in a row: between half of it and all of it, so that
     /// servers do not reconnect at the same time. `random` is uniform.
     pub(crate) fn pause(&self, failures: u32, random: u32) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(16));
-        let half = doubled.min(self.max) / 2;
+        let half = doubled.min(self.max).max(Self::MIN) / 2;
         half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
     }
 }
@@ -166,5 +191,7 @@ mod tests {
         let longest: Vec<f64> = (0..6).map(|failures| seconds(failures, u32::MAX)).collect();
         assert_eq!(longest, [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]);
         assert_eq!((seconds(0, 0), seconds(u32::MAX, 0)), (0.5, 5.0));
+        let none = XdsBackoff { first: Duration::ZERO, max: Duration::ZERO };
+        assert_eq!(none.pause(7, u32::MAX), XdsBackoff::MIN, "no loop without a pause");
     }
 }

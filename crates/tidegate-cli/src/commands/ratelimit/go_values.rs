@@ -41,12 +41,13 @@ pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
     Duration::try_from_secs_f64(seconds).map_err(|_| EXPECTED)
 }
 
-/// Pairs like `a:1,b:2`.
+/// Pairs like `a:1, b:2`, without the spaces around names and values.
 pub(super) fn pairs(text: &str, separator: char) -> Result<Vec<(String, String)>, &'static str> {
-    let items = text.split(',').filter(|item| !item.is_empty());
+    let items = text.split(',').filter(|item| !item.trim().is_empty());
     let pair = |item: &str| {
         let (name, value) = item.split_once(separator)?;
-        Some((name.to_string(), value.to_string()))
+        let name = Some(name.trim()).filter(|name| !name.is_empty())?;
+        Some((name.to_string(), value.trim().to_string()))
     };
     let pairs: Option<Vec<_>> = items.map(pair).collect();
     pairs.ok_or("expected pairs, separated by commas")
@@ -73,6 +74,7 @@ mod tests {
         let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
         assert_eq!(pairs("a:1,b:x:y", ':').unwrap(), [pair("a", "1"), pair("b", "x:y")]);
         assert_eq!(pairs("", ':').unwrap(), []);
-        assert!(pairs("a", ':').is_err());
+        assert_eq!(pairs(" a : 1, b:2 ,", ':').unwrap(), [pair("a", "1"), pair("b", "2")]);
+        assert!(pairs("a", ':').is_err() && pairs("a:1, :2", ':').is_err());
     }
 }

@@ -6,8 +6,6 @@ mod redis_url;
 mod settings;
 mod variables;
 
-use std::collections::BTreeMap;
-
 use clap::Args;
 use tracing::warn;
 
@@ -33,10 +31,7 @@ docs/use/ratelimit.md. A program called ratelimit runs this command.")]
 pub(crate) struct Options {}
 
 pub(crate) fn run() -> Result<ExitStatus, CliError> {
-    // A variable that is not UTF-8 is none that is read here.
-    let given = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let given: BTreeMap<String, String> = given.collect();
+    let given = variables::from_environment()?;
     let settings = RatelimitSettings::read(&given)?;
     logging::init_at(settings.log_format, settings.log_level)?;
     panics::log_panics();

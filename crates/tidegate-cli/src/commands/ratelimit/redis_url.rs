@@ -53,18 +53,33 @@ impl RedisVariables<'_> {
         if self.tls {
             return Err("REDIS_TLS needs REDIS_SOCKET_TYPE=tcp".into());
         }
+        if !self.sentinel_auth.is_empty() {
+            return Err("REDIS_SENTINEL_AUTH needs REDIS_TYPE=SENTINEL".into());
+        }
         let (user, password) = login(self.auth);
         let fields = [("user", user), ("password", password)];
         Ok(format!("unix://{}{}", self.url, query(&fields)))
     }
 
-    /// A URL is complete: the variables beside it would be ignored.
+    /// A URL is complete: a variable beside it would have no effect, so it is refused.
     fn complete_url(&self) -> Result<String, String> {
-        if self.auth.is_empty() && !self.tls {
-            return Ok(self.url.into());
+        let is_single = self.kind.eq_ignore_ascii_case("SINGLE");
+        let beside = [
+            ("REDIS_TYPE", !is_single, "redis-cluster:// or redis-sentinel://"),
+            ("REDIS_AUTH", !self.auth.is_empty(), "redis://user:password@host"),
+            ("REDIS_SENTINEL_AUTH", !self.sentinel_auth.is_empty(), "?sentinel_password="),
+            ("REDIS_TLS", self.tls, "rediss://"),
+            ("REDIS_TLS_CACERT", !self.ca.is_empty(), "?ca="),
+            ("REDIS_TLS_CLIENT_CERT", !self.cert.is_empty(), "?cert="),
+            ("REDIS_TLS_CLIENT_KEY", !self.key.is_empty(), "?key="),
+        ];
+        match beside.into_iter().find(|(_, is_given, _)| *is_given) {
+            None => Ok(self.url.into()),
+            Some((name, _, instead)) => Err(format!(
+                "{name} has no effect with a complete URL in REDIS_URL; unset it, and put it into \
+                 the URL: {instead}"
+            )),
         }
-        Err("REDIS_URL is a URL; put login and TLS into it instead of REDIS_AUTH and REDIS_TLS"
-            .into())
     }
 
     fn parameters(&self) -> String {
@@ -157,6 +172,7 @@ mod tests {
             RedisVariables { url: "a:1", kind: "OTHER", ..plain.clone() },
             RedisVariables { url: "/s", socket: "unix", tls: true, ..plain.clone() },
             RedisVariables { url: "redis://a:1", auth: "p", ..plain.clone() },
+            RedisVariables { url: "/s", socket: "unix", sentinel_auth: "p", ..plain.clone() },
         ] {
             assert!(invalid.store_url().is_err(), "{invalid:?}");
         }

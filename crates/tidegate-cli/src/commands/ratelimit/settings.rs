@@ -15,7 +15,8 @@ use tidegate_server::internal::policy::{EnvoyOrigin, EnvoySource, PolicySource};
 use tidegate_server::internal::transport::envoy::settings::{EnvoySettings, ResponseHeaders};
 use tidegate_server::{
     AuthTokens, EnvoyOptions, Exposure, HttpRoutes, ListenerOptions, ListenerTls, ReadyWhen,
-    ServerOptions, Store, TlsSources, XdsBackoff, XdsOptions, XdsStart, XdsTls,
+    ServerOptions, Store, TlsSources, XdsAddress, XdsBackoff, XdsHeader, XdsOptions, XdsStart,
+    XdsTls,
 };
 
 use super::go_values;
@@ -101,6 +102,15 @@ impl<'v> Values<'v> {
         self.given(name).map(PathBuf::from)
     }
 
+    /// Certificate and key, or neither.
+    fn both(&self, cert: &str, key: &str) -> Result<Option<(PathBuf, PathBuf)>, String> {
+        match (self.file(cert), self.file(key)) {
+            (Some(_), None) => Err(format!("{cert} needs {key}")),
+            (None, Some(_)) => Err(format!("{key} needs {cert}")),
+            (cert, key) => Ok(cert.zip(key)),
+        }
+    }
+
     fn address(&self, host: &str, port: &str) -> Result<SocketAddr, String> {
         let ip = self.parsed(host, host_address)?;
         let port = self.parsed(port, |text| text.parse::<u16>().map_err(|_| "expected a port"))?;
@@ -163,7 +173,9 @@ impl<'v> Values<'v> {
         if self.given("REDIS_TIMEOUT").is_some() {
             let timeout = self.parsed("REDIS_TIMEOUT", go_values::duration)?;
             let (min, max) = (Duration::from_millis(1), Duration::from_secs(60));
-            policy += &format!("store_deadline: {}ms\n", timeout.clamp(min, max).as_millis());
+            // As in Go, 0 is no timeout.
+            let timeout = if timeout.is_zero() { max } else { timeout.clamp(min, max) };
+            policy += &format!("store_deadline: {}ms\n", timeout.as_millis());
         }
         Ok(policy)
     }
@@ -206,12 +218,13 @@ impl<'v> Values<'v> {
 
     fn xds(&self) -> Result<XdsOptions, String> {
         let address = self.text("CONFIG_GRPC_XDS_SERVER_URL");
-        let address =
+        let address: XdsAddress =
             address.parse().map_err(|error| format!("CONFIG_GRPC_XDS_SERVER_URL: {error}"))?;
-        let (cert, key) = ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY");
+        let has_tls = self.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS")? || address.is_https();
         let tls = XdsTls {
             ca: self.file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
-            identity: self.file(cert).zip(self.file(key)),
+            identity: self
+                .both("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY")?,
             server_name: self.given("CONFIG_GRPC_XDS_SERVER_TLS_SAN").map(String::from),
         };
         let mut backoff = XdsBackoff::default();
@@ -229,10 +242,8 @@ impl<'v> Values<'v> {
             node_id: self.text("CONFIG_GRPC_XDS_NODE_ID").into(),
             metadata: self
                 .parsed("CONFIG_GRPC_XDS_NODE_METADATA", |text| go_values::pairs(text, '='))?,
-            headers: self.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", |text| {
-                go_values::pairs(text, ':')
-            })?,
-            tls: self.boolean("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then_some(tls),
+            headers: self.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", xds_headers)?,
+            tls: has_tls.then_some(tls),
             start: match (starts_without, needs_limits) {
                 (false, _) => XdsStart::Wait,
                 (true, true) => XdsStart::NotReady,
@@ -272,6 +283,13 @@ impl<'v> Values<'v> {
             _ => Err("LOG_LEVEL: expected error, warn, info, debug or trace".into()),
         }
     }
+}
+
+fn xds_headers(text: &str) -> Result<Vec<XdsHeader>, &'static str> {
+    let pairs = go_values::pairs(text, ':')?;
+    let headers = pairs.iter().map(|(name, value)| XdsHeader::new(name, value));
+    let headers: Option<Vec<_>> = headers.collect();
+    headers.ok_or("expected names and values that gRPC allows, for example x-token:abc")
 }
 
 fn host_address(text: &str) -> Result<IpAddr, &'static str> {
@@ -456,6 +474,50 @@ mod tests {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn half_of_a_setting_is_refused_by_name() {
+        const HEADERS: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
+        let redis = |url| ("REDIS_URL", url);
+        for (given, wanted) in [
+            ([("REDIS_TYPE", "CLUSTER"), redis("redis://seed:1")], "REDIS_TYPE"),
+            ([("REDIS_SENTINEL_AUTH", "p"), redis("redis://a:1")], "REDIS_SENTINEL_AUTH"),
+            ([("REDIS_TLS_CACERT", "/ca"), redis("rediss://a:1")], "REDIS_TLS_CACERT"),
+            ([("REDIS_TLS_CLIENT_CERT", "/c"), redis("rediss://a:1")], "REDIS_TLS_CLIENT_CERT"),
+            ([("REDIS_TLS_CLIENT_KEY", "/k"), redis("rediss://a:1")], "REDIS_TLS_CLIENT_KEY"),
+            ([XDS[0], ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/c")], "_TLS_CERT needs"),
+            ([XDS[0], ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/k")], "_TLS_KEY needs"),
+            ([XDS[0], (HEADERS, "a b:1")], HEADERS),
+            ([XDS[0], (HEADERS, "a:1,:2")], HEADERS),
+            ([XDS[0], (HEADERS, "a-bin:1")], HEADERS),
+        ] {
+            let error = read(&given).unwrap_err();
+            assert!(error.contains(wanted), "{given:?}: {error}");
+        }
+        let one = ("REDIS_SOCKET_TYPE", "tcp");
+        for half in ["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"] {
+            let given = [one, redis("redis:6379"), ("REDIS_TLS", "true"), (half, "/f")];
+            assert!(read(&given).is_err(), "{half}");
+        }
+    }
+
+    #[test]
+    fn https_is_tls_and_no_timeout_is_the_longest() {
+        let server =
+            |pairs: &[(&str, &str)]| RatelimitSettings::read(&environment(pairs)).unwrap().server;
+        let url = |url| server(&[XDS[0], ("CONFIG_GRPC_XDS_SERVER_URL", url)]).envoy.xds.unwrap();
+        assert!(url("https://xds:443").tls.is_some());
+        assert!(url("xds:443").tls.is_none());
+        for (given, wanted) in [("0", "60000ms"), ("0s", "60000ms"), ("2s", "2000ms")] {
+            let PolicySource::Inline(policy) = server(&[("REDIS_TIMEOUT", given)]).source else {
+                panic!("the policy is not inline");
+            };
+            assert!(policy.contains(&format!("store_deadline: {wanted}\n")), "{given}: {policy}");
+        }
+        let headers = [XDS[0], ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a:1, b: 2")];
+        let wanted = [("a", "1"), ("b", "2")].map(|(name, value)| XdsHeader::new(name, value));
+        assert_eq!(server(&headers).envoy.xds.unwrap().headers, wanted.map(Option::unwrap));
     }
 
     #[test]

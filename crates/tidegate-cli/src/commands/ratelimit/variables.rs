@@ -55,7 +55,12 @@ pub(super) const VARIABLES: &[Variable] = &[
         Used,
         "with xDS: not ready before the first configuration",
     ),
-    ("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", Used, "control plane"),
+    (
+        "CONFIG_GRPC_XDS_SERVER_URL",
+        "localhost:18000",
+        Used,
+        "control plane; `https://` turns TLS on",
+    ),
     ("CONFIG_GRPC_XDS_NODE_ID", "default", Used, "node id"),
     ("CONFIG_GRPC_XDS_NODE_METADATA", "", Used, "`key=value` pairs"),
     ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "", Used, "`name:value` pairs"),
@@ -70,7 +75,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         Ignored,
         "`XDS_CLIENT_BACKOFF_*` applies to all attempts",
     ),
-    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Used, "0.5 s if it is not set"),
+    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", Used, "0.5 s if it is not set; at least 0.1 s"),
     ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", Used, "30 s if it is not set"),
     ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5", Ignored, "a pause doubles, with jitter of a half"),
     ("XDS_CLIENT_BACKOFF_JITTER", "true", Ignored, "there is always jitter"),
@@ -88,7 +93,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         "REDIS_URL",
         "/var/run/nutcracker/ratelimit.sock",
         Used,
-        "host and port, socket, `master,sentinel,..`, list of nodes, or a complete URL",
+        "host and port, socket, `master,sentinel,..`, list of nodes, or a complete URL alone",
     ),
     ("REDIS_AUTH", "", Used, "`password` or `user:password`"),
     ("REDIS_SENTINEL_AUTH", "", Used, "the same, of the sentinels"),
@@ -97,7 +102,12 @@ pub(super) const VARIABLES: &[Variable] = &[
     ("REDIS_TLS_CLIENT_CERT", "", Used, "client certificate"),
     ("REDIS_TLS_CLIENT_KEY", "", Used, "its key"),
     ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", Refused, "certificates are always verified"),
-    ("REDIS_TIMEOUT", "10s", Used, "timeout of a decision in Redis; 100 ms if it is not set"),
+    (
+        "REDIS_TIMEOUT",
+        "10s",
+        Used,
+        "timeout of a decision in Redis; 100 ms if it is not set, 60 s if it is 0",
+    ),
     (
         "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         "false",
@@ -175,6 +185,23 @@ pub(super) const VARIABLES: &[Variable] = &[
     ("TRACING_SERVICE_NAMESPACE", "", Ignored, "spans have the service name alone"),
     ("TRACING_SERVICE_INSTANCE_ID", "", Ignored, "spans have the service name alone"),
 ];
+
+/// The variables of the process. One of [`VARIABLES`] that is not UTF-8 is refused; any other is not
+/// read.
+pub(super) fn from_environment() -> Result<BTreeMap<String, String>, String> {
+    let mut given = BTreeMap::new();
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) => drop(given.insert(name, value)),
+            Err(_) if VARIABLES.iter().any(|(known, ..)| *known == name) => {
+                return Err(format!("{name} is not UTF-8"));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(given)
+}
 
 /// One message for each variable that is set and has no effect.
 pub(super) fn without_effect(given: &BTreeMap<String, String>) -> Vec<String> {

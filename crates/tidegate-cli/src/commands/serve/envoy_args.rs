@@ -65,7 +65,7 @@ struct XdsArgs {
     /// Key of the client certificate
     #[arg(long, value_name = "FILE", requires = "xds_cert")]
     xds_key: Option<PathBuf>,
-    /// Name in the control plane's certificate [default: its host]
+    /// Name in the control plane's certificate; enables TLS [default: its host]
     #[arg(long, value_name = "NAME", requires = "xds")]
     xds_server_name: Option<String>,
     /// Start before the first configuration; not ready until then
@@ -76,7 +76,10 @@ struct XdsArgs {
 impl XdsArgs {
     fn options(&self) -> Option<XdsOptions> {
         let address = self.xds.clone()?;
-        let has_tls = address.is_https() || self.xds_ca.is_some() || self.xds_cert.is_some();
+        let has_tls = address.is_https()
+            || self.xds_ca.is_some()
+            || self.xds_cert.is_some()
+            || self.xds_server_name.is_some();
         let tls = XdsTls {
             ca: self.xds_ca.clone(),
             identity: self.xds_cert.clone().zip(self.xds_key.clone()),
