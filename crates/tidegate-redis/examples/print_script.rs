@@ -1,6 +1,7 @@
 //! Prints the script of an algorithm, or of all of them, as the engine sends it to Redis. If the
-//! first argument is `checks`, prints the script for many checks in one call; if it is `lean`, the
-//! script for plain checks; if it is `library`, the library of functions.
+//! first argument is `checks`, prints the script for many checks in one call; if it is `lean` or
+//! `lean-log`, the script for plain checks, or for those of logs; if it is `library`, the library
+//! of functions.
 //!
 //! `cargo run -p tidegate-redis --example print_script -- token-bucket > token-bucket.lua`
 
@@ -14,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut names = std::env::args().skip(1).peekable();
     let for_checks = names.next_if(|name| name == "checks").is_some();
     let is_lean = names.next_if(|name| name == "lean").is_some();
+    let is_lean_log = names.next_if(|name| name == "lean-log").is_some();
     let is_library = names.next_if(|name| name == "library").is_some();
     for name in names {
         let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
@@ -23,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Without a line end, which would change its digest.
     let text = match for_checks {
         _ if is_lean => tidegate_redis::lean_script(),
+        _ if is_lean_log => tidegate_redis::lean_log_script(),
         _ if is_library => tidegate_redis::function_library(),
         true => tidegate_redis::checks_script(&algorithms),
         false => tidegate_redis::decide_script(&algorithms),

@@ -15,7 +15,9 @@ use crate::protocol::hold_hints::HoldHints;
 use crate::protocol::hold_record::{HOLD_RECORD_FIELD, parts_of};
 use crate::protocol::keys::KeyNames;
 use crate::protocol::reply::{ScriptDecision, Status, engine_error, malformed_reply};
-use crate::protocol::request::{IdempotencyRecord, LimitCharge, ScriptOp, ScriptRequest};
+use crate::protocol::request::{
+    CheckScript, IdempotencyRecord, LimitCharge, ScriptOp, ScriptRequest,
+};
 use crate::protocol::scripts::ScriptVariant;
 use crate::protocol::sender::ScriptSender;
 use crate::topology::hash_slot::HashSlot;
@@ -26,9 +28,9 @@ pub(crate) struct ScriptExecutor {
     pub(crate) sender: ScriptSender,
     pub(crate) names: KeyNames,
     pub(crate) hold_hints: Arc<HoldHints>,
-    /// States that `lean.lua` has left to `checks.lua`.
+    /// States that a lean script has left to `checks.lua`.
     pub(crate) general_hints: Arc<HoldHints>,
-    /// Whether `lean.lua` is used.
+    /// Whether the lean scripts are used.
     pub(crate) uses_lean: bool,
     pub(crate) batcher: Arc<Batcher>,
 }
@@ -54,9 +56,10 @@ impl ScriptExecutor {
     ) -> Result<Status, EngineError> {
         const ATTEMPTS: usize = 6;
         request.name_extra_keys(|part| self.hold_hints.has(part.hash));
-        request.is_lean = self.uses_lean
-            && request.may_be_lean()
-            && !request.parts.iter().any(|part| self.general_hints.has_for_now(part.hash));
+        let is_known = |part: &LimitCharge| self.general_hints.has_for_now(part.hash);
+        if self.uses_lean && !request.parts.iter().any(is_known) {
+            request.script = request.lean_script();
+        }
         for _ in 0..ATTEMPTS {
             let status = match request.is_plain_check() {
                 true => self.batcher.check(&request, until).await?,
@@ -77,7 +80,7 @@ impl ScriptExecutor {
                 Status::NotPlain(needed) => {
                     request.parts.iter().for_each(|part| self.general_hints.remember(part.hash));
                     request.extra_keys.iter_mut().for_each(|extra| *extra = extra.and(needed));
-                    request.is_lean = false;
+                    request.script = CheckScript::General;
                 }
                 Status::Decided(decision) => {
                     self.update_hold_hints(&request, &decision);

@@ -17,10 +17,9 @@
 //! ```
 //!
 //! [`Redis`] is the engine, and [`RedisUrl`] the address of its servers. [`decide_script`],
-//! [`checks_script`], [`lean_script`] and [`function_library`] are the scripts, for clients in other
-//! languages.
-//! [`RedisClient`] serves limiters with a foreign key layout, [`redisson`] and [`spring`], which are
-//! shared with Java.
+//! [`checks_script`], [`lean_script`], [`lean_log_script`] and [`function_library`] are the
+//! scripts, for clients in other languages. [`RedisClient`] serves limiters with a foreign key
+//! layout, [`redisson`] and [`spring`], which are shared with Java.
 //!
 //! # Layout
 //!
@@ -60,7 +59,9 @@ pub struct Documentation;
 pub use crate::compat::client::{AcquireDecision, RedisClient};
 pub use crate::connection::tls::InvalidTls;
 pub use crate::connection::url::{InvalidUrl, RedisUrl};
-pub use crate::protocol::scripts::{checks_script, decide_script, function_library, lean_script};
+pub use crate::protocol::scripts::{
+    checks_script, decide_script, function_library, lean_log_script, lean_script,
+};
 pub use builder::{InvalidSettings, RedisBuilder};
 pub use compat::{redisson, spring};
 pub use engine::Redis;

@@ -16,7 +16,7 @@ use crate::durability::replica_ack::SendVia;
 use crate::durability::unconfirmed::Unconfirmed;
 use crate::protocol::encode::{encode_checks, encode_lean};
 use crate::protocol::reply::{Status, engine_error};
-use crate::protocol::request::ScriptRequest;
+use crate::protocol::request::{CheckScript, ScriptRequest};
 use crate::protocol::sender::ScriptSender;
 
 /// Groups concurrent checks into batches.
@@ -112,10 +112,10 @@ impl Batcher {
     /// confirm the rest.
     async fn evaluate(&self, batch: &mut Batch, until: Instant) -> BatchReply {
         let time = self.sender.time();
-        let is_lean = batch.is_lean();
-        let push = |cmd: &mut Cmd| match is_lean {
-            true => encode_lean(cmd, batch.groups(), &time),
-            false => encode_checks(cmd, batch.groups(), &time),
+        let decided_by = batch.decided_by();
+        let push = |cmd: &mut Cmd| match decided_by {
+            CheckScript::General => encode_checks(cmd, batch.groups(), &time),
+            _ => encode_lean(cmd, batch.groups(), &time),
         };
         let (script, slot) = (batch.script(), batch.slot());
         let sent = Instant::now();
@@ -127,9 +127,9 @@ impl Batcher {
             }
             Err(error) => (Err(error), None),
         };
-        let groups = match is_lean {
-            true => Status::of_lean_groups(reply, batch.groups()),
-            false => Status::of_groups(reply, batch.groups()),
+        let groups = match decided_by {
+            CheckScript::General => Status::of_groups(reply, batch.groups()),
+            _ => Status::of_lean_groups(reply, batch.groups()),
         };
         let mut replies = BatchReply { groups, confirmed: Ok(()) };
         if let Some(ack) = ack.filter(|_| replies.any_admitted()) {

@@ -44,7 +44,7 @@ impl QueuedCheck {
     /// Checks with the same key share a queue: all checks of one script if one server owns all
     /// keys, those of the same keys in a Cluster.
     pub(super) fn queue_key(&self, mode: BatchMode) -> u64 {
-        let script = u64::from(self.request.is_lean);
+        let script = self.request.script as u64;
         match mode {
             BatchMode::All => script,
             _ => self.hashes().fold(script, |key, hash| key.rotate_left(1) ^ hash),
@@ -59,7 +59,7 @@ impl QueuedCheck {
     pub(super) fn has_keys_of(&self, other: &Self) -> bool {
         let (one, other) = (&self.request, &other.request);
         let same = |(one, other): (&LimitCharge, &LimitCharge)| one.state == other.state;
-        one.is_lean == other.is_lean
+        one.script == other.script
             && one.parts.len() == other.parts.len()
             && one.extra_keys == other.extra_keys
             && one.parts.iter().zip(&*other.parts).all(same)

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::check::{BatchMode, CheckReply, QueuedCaller, QueuedCheck};
 use crate::connection::error::CallError;
 use crate::protocol::reply::{GroupReply, malformed_reply};
-use crate::protocol::request::{ExtraKeys, ScriptRequest};
-use crate::protocol::scripts::{Script, ScriptVariant, lean};
+use crate::protocol::request::{CheckScript, ExtraKeys, ScriptRequest};
+use crate::protocol::scripts::{Script, ScriptVariant, lean, lean_log};
 use crate::topology::hash_slot::HashSlot;
 
 /// Checks for one script call.
@@ -109,14 +109,17 @@ impl Batch {
             .map(|CheckGroup { check, callers, .. }| (callers.len().max(1) as u64, &check.request))
     }
 
-    /// Whether `lean.lua` decides it.
-    pub(super) fn is_lean(&self) -> bool {
-        self.groups.first().is_some_and(|group| group.check.request.is_lean)
+    pub(super) fn decided_by(&self) -> CheckScript {
+        self.groups.first().map_or(CheckScript::General, |group| group.check.request.script)
     }
 
     pub(super) fn script(&self) -> &'static Script {
         let parts = self.groups.iter().flat_map(|group| &*group.check.request.parts);
-        if self.is_lean() { lean() } else { ScriptVariant::of_parts(parts).checks() }
+        match self.decided_by() {
+            CheckScript::General => ScriptVariant::of_parts(parts).checks(),
+            CheckScript::Lean => lean(),
+            CheckScript::LeanLog => lean_log(),
+        }
     }
 
     /// The slot of all its keys; any slot if one server owns all of them.
@@ -169,9 +172,12 @@ impl BatchReply {
 
 /// Logs are searched, and holds may have to be read one by one, so they weigh more.
 fn weight(check: &QueuedCheck) -> usize {
+    const LEAN_LOG: usize = 3;
     const GENERAL: usize = 4;
-    if check.request.is_lean {
-        return check.request.parts.len();
+    match check.request.script {
+        CheckScript::General => {}
+        CheckScript::Lean => return check.request.parts.len(),
+        CheckScript::LeanLog => return LEAN_LOG,
     }
     let of_one = |extra: &ExtraKeys| {
         1 + 2 * usize::from(extra.has(ExtraKeys::LOG))

@@ -1,4 +1,4 @@
-//! KEYS and ARGV of `decide.lua`, `checks.lua` and `lean.lua`.
+//! KEYS and ARGV of `decide.lua`, `checks.lua`, `lean.lua` and `lean_log.lua`.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use redis::Cmd;
 use tidegate::{Expiry, Micros, RuleLimit};
 
 use crate::protocol::keys::KeyNames;
-use crate::protocol::request::{ExtraKeys, LimitCharge, PartHold, ScriptRequest};
+use crate::protocol::request::{CheckScript, ExtraKeys, LimitCharge, PartHold, ScriptRequest};
 
 /// The protocol, in ARGV 1.
 const PROTOCOL: u8 = 1;
@@ -93,7 +93,7 @@ pub(crate) fn encode_checks<'a>(
     }
 }
 
-/// Groups of equal checks, each with their number, for `lean.lua`.
+/// Groups of equal checks, each with their number, for `lean.lua` or `lean_log.lua`.
 pub(crate) fn encode_lean<'a>(
     cmd: &mut Cmd,
     groups: impl ExactSizeIterator<Item = (u64, &'a ScriptRequest)> + Clone,
@@ -103,14 +103,22 @@ pub(crate) fn encode_lean<'a>(
     let (limits, limit_indexes) = distinct_limits(groups.clone().map(|(_, r)| r), time);
     let mut checks = vec![PROTOCOL];
     checks.extend(time.instant.map_or((-1_f64).to_le_bytes(), |instant| packed(instant.get())));
+    let word = |number: usize| u16::try_from(number).unwrap_or(0).to_le_bytes();
     let mut limit_indexes = limit_indexes.into_iter();
-    for (times, ScriptRequest { parts, .. }) in groups {
-        checks.push(u8::try_from(parts.len()).unwrap_or(0));
+    for (times, ScriptRequest { parts, script, .. }) in groups {
+        let is_log = *script == CheckScript::LeanLog;
+        if !is_log {
+            checks.push(u8::try_from(parts.len()).unwrap_or(0));
+        }
         checks.extend(u16::try_from(times).unwrap_or(0).to_le_bytes());
         for (part, limit) in parts.iter().zip(&mut limit_indexes) {
             // The first argument has the checks, and they are counted from 1.
-            checks.extend(u16::try_from(limit + 2).unwrap_or(0).to_le_bytes());
+            checks.extend(word(limit + 2));
             checks.extend(packed(part.cost.get()));
+            if is_log {
+                checks.extend(word(part.caller.len()));
+                checks.extend(part.caller.as_bytes());
+            }
         }
     }
     cmd.arg(checks);

@@ -1,4 +1,4 @@
-//! The replies of `decide.lua`, `checks.lua` and `lean.lua`.
+//! The replies of `decide.lua`, `checks.lua`, `lean.lua` and `lean_log.lua`.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tidegate::{
 
 use crate::connection::error::{CallError, StaticError};
 use crate::connection::server_error::ErrorClass;
-use crate::protocol::request::{ExtraKeys, LimitCharge, ScriptOp, ScriptRequest};
+use crate::protocol::request::{CheckScript, ExtraKeys, LimitCharge, ScriptOp, ScriptRequest};
 
 /// The reply to one call or check. Scripts send the status as a number.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) enum Status<D = ScriptDecision> {
     HoldExpired,
     /// 8: the extra keys of each part that must be named.
     MissingKeys(Vec<ExtraKeys>),
-    /// `lean.lua` leaves it to `checks.lua`, which needs these keys of each part.
+    /// A lean script leaves it to `checks.lua`, which needs these keys of each part.
     NotPlain(ExtraKeys),
 }
 
@@ -194,7 +194,7 @@ impl Status<GroupDecision> {
         groups.map(|_| Err(error.clone())).collect()
     }
 
-    /// The replies of `lean.lua` to groups.
+    /// The replies of a lean script to groups.
     pub(crate) fn of_lean_groups<'a>(
         reply: Result<Value, CallError>,
         groups: impl ExactSizeIterator<Item = (u64, &'a ScriptRequest)> + Clone,
@@ -221,7 +221,13 @@ impl Status<GroupDecision> {
             let status = match reader.times()? {
                 ASK_GENERAL => Self::NotPlain(ExtraKeys::NONE),
                 ASK_GENERAL_WITH_HOLDS => Self::NotPlain(ExtraKeys::HOLDS),
-                allowed => Self::Decided(reader.group(u64::from(allowed), times, now, request)?),
+                allowed => {
+                    let allowed = Some(u64::from(allowed)).filter(|allowed| *allowed <= times)?;
+                    Self::Decided(match request.script {
+                        CheckScript::LeanLog => reader.log_group(allowed, times, request)?,
+                        _ => reader.group(allowed, times, now, request)?,
+                    })
+                }
             };
             replies.push(Ok(Arc::new(status)));
         }
@@ -479,11 +485,11 @@ impl ReplyReader {
     }
 }
 
-/// Instead of a number of checks in the reply of `lean.lua`.
+/// Instead of a number of checks in the reply of a lean script.
 const ASK_GENERAL: u16 = 65_535;
 const ASK_GENERAL_WITH_HOLDS: u16 = 65_534;
 
-/// Reads the reply of `lean.lua`.
+/// Reads the reply of a lean script.
 struct LeanReader<'a>(&'a [u8]);
 
 impl LeanReader<'_> {
@@ -505,8 +511,8 @@ impl LeanReader<'_> {
         is_whole.then_some(number as u64)
     }
 
-    /// The decision on a group of equal checks: computed from the state of each part, as
-    /// `checks.lua` would.
+    /// The decision of `lean.lua` on a group of equal checks: computed from the state of each part,
+    /// as `checks.lua` would.
     fn group(
         &mut self,
         allowed: u64,
@@ -535,7 +541,36 @@ impl LeanReader<'_> {
                 decision.others.push(PartReply::new(verdict, 0));
             }
         }
-        (allowed <= times).then_some(decision)
+        Some(decision)
+    }
+
+    /// The decision of `lean_log.lua` on a group of equal checks of one log.
+    fn log_group(
+        &mut self,
+        allowed: u64,
+        times: u64,
+        request: &ScriptRequest,
+    ) -> Option<GroupDecision> {
+        let limit = request.parts.first()?.capacity();
+        let (used, reset_after) = (self.number()?, Micros::new(self.number()?));
+        let retry_after = match self.0.split_at_checked(8)? {
+            (never, rest) if never == (-1_f64).to_le_bytes() => {
+                self.0 = rest;
+                Wait::Never
+            }
+            _ => Wait::For(Micros::new(self.number()?)),
+        };
+        let remaining = limit.saturating_sub(used);
+        let reply = |allowed, retry_after| {
+            let delay = Micros::ZERO;
+            let verdict = Verdict { allowed, retry_after, delay, limit, remaining, reset_after };
+            PartReply::new(verdict, 0)
+        };
+        let charged = (allowed > 0).then(|| (allowed, reply(true, Wait::NONE)));
+        let is_peek = request.parts.iter().all(|part| part.cost.is_zero());
+        let other = (allowed < times).then(|| reply(is_peek && used <= limit, retry_after));
+        let (charged, others) = (charged.into_iter().collect(), other.into_iter().collect());
+        Some(GroupDecision { allowed, charged, others })
     }
 }
 

@@ -216,6 +216,17 @@ impl ScriptOp {
     }
 }
 
+/// The script that decides a check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CheckScript {
+    /// `checks.lua`
+    General,
+    /// `lean.lua`
+    Lean,
+    /// `lean_log.lua`
+    LeanLog,
+}
+
 /// What is sent to a script.
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptRequest {
@@ -235,8 +246,8 @@ pub(crate) struct ScriptRequest {
     pub(crate) quantity: Option<(Cost, Cost)>,
     /// It counts only when replicas confirm it, if any must.
     pub(crate) confirmed: bool,
-    /// It is sent by `lean.lua`.
-    pub(crate) is_lean: bool,
+    /// Which script decides it, if it is a plain check.
+    pub(crate) script: CheckScript,
 }
 
 impl ScriptRequest {
@@ -253,7 +264,7 @@ impl ScriptRequest {
             record: String::new(),
             quantity: None,
             confirmed: true,
-            is_lean: false,
+            script: CheckScript::General,
         }
     }
 
@@ -276,13 +287,13 @@ impl ScriptRequest {
         held.map(|part| LimitCharge { hold: PartHold::Ended, ..part.clone() }).collect()
     }
 
-    /// Whether it is sent by `lean.lua` or `checks.lua`, with others.
+    /// Whether it is sent by a script for many checks, with others.
     pub(crate) fn is_plain_check(&self) -> bool {
         self.op == ScriptOp::Check && self.once.is_none()
     }
 
-    /// Whether `lean.lua` may decide it, if the stored values are plain, too.
-    pub(crate) fn may_be_lean(&self) -> bool {
+    /// The script that decides it if the stored values are plain, too.
+    pub(crate) fn lean_script(&self) -> CheckScript {
         let is_free = self.parts.first().is_some_and(|part| part.cost.is_zero());
         let is_lean = |(part, extra): (&LimitCharge, &ExtraKeys)| {
             let LimitCharge { limit, cost, .. } = part;
@@ -291,7 +302,17 @@ impl ScriptRequest {
                 && !limit.is_shadow()
                 && limit.limit().stored_len().is_some()
         };
-        self.is_plain_check() && self.parts.iter().zip(&self.extra_keys).all(is_lean)
+        match (&*self.parts, &*self.extra_keys) {
+            _ if !self.is_plain_check() => CheckScript::General,
+            // The length of the caller is packed in two bytes.
+            ([log], [ExtraKeys::LOG]) => {
+                let is_short = u16::try_from(log.caller.len()).is_ok();
+                let is_lean = is_short && !log.limit.is_shadow();
+                if is_lean { CheckScript::LeanLog } else { CheckScript::General }
+            }
+            (parts, extra) if parts.iter().zip(extra).all(is_lean) => CheckScript::Lean,
+            _ => CheckScript::General,
+        }
     }
 
     pub(crate) fn may_write(&self) -> bool {

@@ -1,9 +1,9 @@
 //! The scripts, assembled from the files in `lua/`.
 //!
-//! `lean.lua` decides plain checks. For all else there is one script for each algorithm, and one
-//! with all of them for calls that mix algorithms. Each exists twice: for many checks at once, and
-//! for one call of any kind. Redis parses a script once, but executes all of it on every call, so a
-//! short one is faster.
+//! `lean.lua` decides plain checks, and `lean_log.lua` those of logs. For all else there is one
+//! script for each algorithm, and one with all of them for calls that mix algorithms. Each exists
+//! twice: for many checks at once, and for one call of any kind. Redis parses a script once, but
+//! executes all of it on every call, so a short one is faster.
 //!
 //! A server that has functions defines all of that once: there, one library has the two scripts
 //! with all algorithms as functions.
@@ -51,6 +51,18 @@ pub fn checks_script(algorithms: &[Algorithm]) -> &'static str {
 /// ```
 pub fn lean_script() -> &'static str {
     &lean().text
+}
+
+/// The script that decides plain checks of one `sliding-log` or `sliding-window` each, without
+/// holds. [`checks_script`] decides what it leaves undecided. `docs/reference/redis-scripts.md`
+/// describes how to call it.
+///
+/// ```
+/// let text = tidegate_redis::lean_log_script();
+/// assert!(text.len() < tidegate_redis::checks_script(&[]).len() / 4);
+/// ```
+pub fn lean_log_script() -> &'static str {
+    &lean_log().text
 }
 
 /// The library with [`decide_script`] and [`checks_script`] as functions, for `FUNCTION LOAD`. Its
@@ -103,6 +115,11 @@ pub(crate) fn lean() -> &'static Script {
     SCRIPT.get_or_init(|| Script::new(LEAN.into()))
 }
 
+pub(crate) fn lean_log() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new(LEAN_LOG.into()))
+}
+
 /// A script and its digest for `EVALSHA`.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -125,6 +142,7 @@ const ENTRIES: &str = include_str!("../../lua/entries.lua");
 const PARTS: &str = include_str!("../../lua/parts.lua");
 const DECIDE: &str = include_str!("../../lua/decide.lua");
 const LEAN: &str = include_str!("../../lua/lean.lua");
+const LEAN_LOG: &str = include_str!("../../lua/lean_log.lua");
 const CHECKS: &str = include_str!("../../lua/checks.lua");
 
 const ALL_ALGORITHMS: &[&str] =

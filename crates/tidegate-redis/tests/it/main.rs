@@ -26,6 +26,7 @@ mod data_loss;
 mod functions;
 mod heartbeats;
 mod known_script_bugs;
+mod lean_log;
 mod lean_script;
 mod many_holds;
 mod named_keys;
