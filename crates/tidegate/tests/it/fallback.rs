@@ -11,7 +11,7 @@ use tidegate::{
     Call, CallerDeadline, Charge, Clock, Cost, Costs, Decision, Engine, EngineError, EngineFuture,
     Expiry, Fallback, FleetSize, Fraction, Health, HoldId, HoldKind, HoldSpec, Inspection, Key,
     Limited, Limiter, ManualClock, Memory, Micros, OnStoreFailure, Op, Outcome, Refusal, Rule,
-    RuleCheck, RuleLimit, Slot, Source, StoreEvent, Wait,
+    RuleCheck, RuleCost, RuleLimit, Slot, Source, StoreEvent, Wait,
 };
 
 /// A store that can be turned off.
@@ -154,6 +154,38 @@ fn a_cost_beyond_the_share_counts_up_to_the_share() {
     assert_eq!(peek.remaining(), 0);
     bench.clock.advance(Duration::from_secs(3_600));
     assert_eq!(bench.passes("r", 50), 10, "no debt beyond the share");
+}
+
+#[test]
+fn what_the_store_has_added_to_a_reservation_counts_against_the_share() {
+    for limit in ["fixed-window 100/h", "sliding-log 100/h", "100/h"] {
+        let bench = Bench::new([rule("r", limit, share(500_000)), rule("other", limit, share(1))]);
+        let left = || {
+            bench.set_off(true);
+            let plan = [RuleCheck::new("r", "k")];
+            let peek = bench.limiter.check_each(&plan).peek().now().unwrap();
+            bench.set_off(false);
+            assert_eq!(peek.source, Source::Fallback);
+            peek.remaining()
+        };
+        let reserve = || {
+            let parts = [RuleCheck::new("other", "k"), RuleCheck::new("r", "k").cost(10)];
+            now_or_panic(bench.limiter.reserve_each(&parts)).unwrap()
+        };
+        let mut reserved = reserve();
+        assert_eq!(left(), 40, "{limit}");
+        for (total, expected) in [(25, 25), (25, 25), (101, 25), (5, 25)] {
+            let totals = [RuleCost::new("r", Cost::total(total))];
+            let _ = now_or_panic(reserved.extend_to(&totals));
+            assert_eq!(left(), expected, "{limit}, extended to {total}");
+        }
+        let costs = [RuleCost::new("r", Cost::total(32))];
+        now_or_panic(reserved.commit_each(&costs)).unwrap();
+        assert_eq!(left(), 18, "{limit}: more was used than reserved");
+        let costs = [RuleCost::new("r", Cost::total(2))];
+        now_or_panic(reserve().commit_each(&costs)).unwrap();
+        assert_eq!(left(), 8, "{limit}: nothing is given back");
+    }
 }
 
 #[test]

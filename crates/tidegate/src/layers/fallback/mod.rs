@@ -15,7 +15,7 @@ use tidegate_core::{Micros, Verdict, Wait};
 
 pub use self::caller_deadline::CallerDeadline;
 pub use self::fleet_size::FleetSize;
-use self::mirror::mirror;
+use self::mirror::{MirroredReservations, mirror};
 use crate::engine::check_ttl;
 use crate::{
     Call, Charge, Clock, Costs, Decision, Engine, EngineError, EngineFuture, Extension, Health,
@@ -29,8 +29,10 @@ use crate::{
 /// The fraction is that of the rule, and at most one over the number of processes that share the
 /// store, where that is known ([`fleet_size`](Self::fleet_size)). What the store allows this
 /// process is charged to the local count as well, at most to the full fraction: when the store
-/// fails, only the rest is granted. An engine that never has to wait ([`Engine::is_synchronous`])
-/// is not mirrored, nor are concurrency slots and limits that come with calls.
+/// fails, only the rest is granted. So is what extends one of the last 4,096 reservations of this
+/// process, or exceeds it when it is settled. An engine that never has to wait
+/// ([`Engine::is_synchronous`]) is not mirrored, nor are concurrency slots and limits that come
+/// with calls.
 ///
 /// The fallback covers checks, peeks, records, reservations and entries. A hold made here is
 /// settled and renewed here for as long as it lasts, also after the store has recovered; no other
@@ -70,6 +72,7 @@ pub struct Fallback<E> {
     fleet: Arc<FleetSize>,
     /// What the store allows is charged here as well.
     mirrors: bool,
+    reservations: MirroredReservations,
     watcher: Box<dyn Fn(StoreEvent<'_>) + Send + Sync>,
 }
 
@@ -103,7 +106,8 @@ impl<E: Engine> Fallback<E> {
         let clock = store.clock();
         let local = Memory::builder().clock(clock.clone()).build();
         let mirrors = !store.is_synchronous();
-        Self { store, local, clock, fleet: Arc::default(), mirrors, watcher: Box::new(|_| {}) }
+        let (fleet, reservations) = (Arc::default(), MirroredReservations::default());
+        Self { store, local, clock, fleet, mirrors, reservations, watcher: Box::new(|_| {}) }
     }
 
     /// Divides limits by the number of processes that is recorded there.
@@ -137,7 +141,7 @@ impl<E: Engine> Fallback<E> {
             Err(error) if error.refusal().is_none() => error,
             result => {
                 if let (true, Ok(decision)) = (self.mirrors, &result) {
-                    mirror(&self.local, &self.fleet, &call, decision);
+                    mirror(&self.local, &self.fleet, &self.reservations, &call, decision);
                 }
                 return result;
             }
