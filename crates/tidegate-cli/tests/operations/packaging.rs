@@ -225,12 +225,12 @@ fn the_chart_allows_more_egress_and_lets_nodes_drain_with_any_number_of_replicas
 
 #[test]
 fn the_chart_refuses_client_certificates_without_tls() {
-    let chart = at_root("packaging/helm/tidegate");
-    let arguments = ["template", "x", ".", "--set", "tls.clientCaSecret=clients"];
-    if let Some(output) = run_if_there("helm", &arguments, &chart) {
-        let text = output_text(&output);
-        assert!(!output.status.success() && text.contains("needs tls.existingSecret"), "{text}");
-    }
+    let mut template = Command::new("helm");
+    template.args(["template", "x"]).arg(at_root("packaging/helm/tidegate"));
+    template.args(["--set", "tls.clientCaSecret=clients"]);
+    let Some(output) = run_with_tools(&mut template) else { return skipped("helm") };
+    let text = output_text(&output);
+    assert!(!output.status.success() && text.contains("needs tls.existingSecret"), "{text}");
 }
 
 /// Whether a command probes the listener that `serve` has for that: on any other, a flood delays
