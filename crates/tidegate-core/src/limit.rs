@@ -100,6 +100,12 @@ impl Limit {
         }
     }
 
+    /// Permits in each [`span`](Self::span): the sustained rate of a bucket, the limit of a window,
+    /// the slots of `concurrency`.
+    pub fn count(&self) -> u64 {
+        self.builder.count
+    }
+
     /// How long an exhausted limit takes to recover fully: the length of a window, the time to
     /// refill a bucket. `None` if that is not a fixed and whole number of microseconds, as for a
     /// month, or if time does not recover it: `concurrency`, a limit of 0.

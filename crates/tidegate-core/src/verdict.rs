@@ -1,6 +1,7 @@
 //! The verdict of one limit about one request.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::Micros;
 
@@ -23,6 +24,20 @@ impl Wait {
             Self::For(span) => Some(span),
             Self::Never => None,
         }
+    }
+
+    /// The time to sleep before a retry; `None` if no retry can succeed.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tidegate_core::{Micros, Wait};
+    ///
+    /// let wait = Wait::For(Micros::new(1_500_000));
+    /// assert_eq!(wait.duration(), Some(Duration::from_millis(1_500)));
+    /// assert_eq!(Wait::Never.duration(), None);
+    /// ```
+    pub fn duration(self) -> Option<Duration> {
+        self.span().map(Duration::from)
     }
 }
 

@@ -4,13 +4,24 @@
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate::{Limit, Limiter, Outcome};
 use tidegate_redis::Redis;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("TIDEGATE_REDIS_URL").unwrap_or("redis://127.0.0.1:6379".into());
     let limit: Limit = "5/m".parse()?;
     // Two limiters with a connection each, as in two processes.

@@ -4,13 +4,24 @@
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate::{Clock, Limit, Limited, Limiter, SystemClock};
 use tidegate_redis::Redis;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("TIDEGATE_REDIS_URL").unwrap_or("redis://127.0.0.1:6379".into());
     let engine = Redis::builder(&url).deadline(Duration::from_secs(1)).build()?;
     let limiter = Limiter::new(engine, "4/s burst 1".parse::<Limit>()?);

@@ -77,7 +77,8 @@ async fn authenticate(
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or("redis://127.0.0.1:6379".into());
+    let url = std::env::args().nth(1).or_else(|| std::env::var("TIDEGATE_REDIS_URL").ok());
+    let url = url.unwrap_or("redis://127.0.0.1:6379".into());
     // Plans of one name share their counts.
     let plan =
         |limit: &str| Ok::<_, Box<dyn Error>>(Arc::new(Rule::per_call("plan", [limit.parse()?])?));

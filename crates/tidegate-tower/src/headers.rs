@@ -109,6 +109,8 @@ pub enum HeaderStyle {
 ///   `tokens` or `money` as the rule says; without it, requests. The draft registers no unit for
 ///   tokens and money. `w` is the number of seconds in which an empty limit recovers fully. It
 ///   is left out unless it is a constant number of whole seconds ([`tidegate::Limit::recovery`]).
+///   `rate` and `per`, which are ours, say that a bucket refills by `rate` in `per` seconds, if its
+///   capacity is another number: `100/s burst 20` is `q=20;rate=100;per=1`.
 /// - `r` is what remains. `t` is the number of seconds until a denied request would be allowed, or,
 ///   for an allowed one, until the limit is fully recovered. A limit that can never allow the
 ///   request has no `t`.
@@ -345,9 +347,9 @@ impl LimitHeaders {
             };
             policy.add(&item.item);
             state.item(&name);
-            state.parameter(b'r', verdict.remaining);
+            state.parameter("r", verdict.remaining);
             if let Some(wait) = until_change(verdict) {
-                state.parameter(b't', seconds(wait));
+                state.parameter("t", seconds(wait));
             }
             if index == most_restrictive {
                 x_headers = Some(MostRestrictive::new(HeaderStyle::Draft8, value, verdict));
@@ -415,12 +417,16 @@ impl CachedHeaders {
     fn granting(limit: &RuleLimit, name: &str, capacity: u64) -> Self {
         let mut item = StructuredList::new();
         item.item(name);
-        item.parameter(b'q', capacity);
+        item.parameter("q", capacity);
         if let Some(unit) = quota_unit(limit) {
             item.text_parameter("qu", unit);
         }
         if let Some(window) = limit.limit().recovery().and_then(whole_seconds) {
-            item.parameter(b'w', window);
+            item.parameter("w", window);
+        }
+        if let Some((rate, per)) = sustained_rate(limit) {
+            item.parameter("rate", rate);
+            item.parameter("per", per);
         }
         // A list of one is never empty.
         let item = item.value().unwrap_or(HeaderValue::from_static("?0"));
@@ -464,6 +470,15 @@ fn quota_unit(limit: &RuleLimit) -> Option<&'static str> {
         None | Some(Unit::Requests) => None,
         Some(unit) => Some(unit.name()),
     }
+}
+
+/// What a bucket allows in how many seconds, unless that is its capacity: then `q` says it.
+fn sustained_rate(limit: &RuleLimit) -> Option<(u64, u64)> {
+    let limit = limit.limit();
+    if limit.lease().is_some() || limit.count() == limit.capacity() {
+        return None;
+    }
+    Some((limit.count(), limit.span().length().and_then(whole_seconds)?))
 }
 
 fn until_change(verdict: &Verdict) -> Option<Micros> {
@@ -516,8 +531,10 @@ impl StructuredList {
         self.push(b"\"");
     }
 
-    fn parameter(&mut self, name: u8, number: u64) {
-        self.push(&[b';', name, b'=']);
+    fn parameter(&mut self, name: &str, number: u64) {
+        for part in [";", name, "="] {
+            self.push(part.as_bytes());
+        }
         self.push(Digits::of(number.min(Self::MAX_INTEGER)).as_bytes());
     }
 
@@ -637,6 +654,22 @@ mod tests {
                 "x-ratelimit-reset: 12",
             ]
         );
+    }
+
+    #[test]
+    fn the_rate_of_a_bucket_is_given_where_it_is_not_the_capacity() {
+        for (limit, capacity, policy) in [
+            ("100/s burst 20", 20, "\"r\";q=20;rate=100;per=1"),
+            ("10/s burst 20", 20, "\"r\";q=20;w=2;rate=10;per=1"),
+            ("60/m burst 1", 1, "\"r\";q=1;w=1;rate=60;per=60"),
+            ("5/100ms burst 9", 9, "\"r\";q=9"),
+            ("5/m", 5, "\"r\";q=5;w=60"),
+            ("sliding-log 5/m", 5, "\"r\";q=5;w=60"),
+        ] {
+            let mut map = HeaderMap::new();
+            headers(&rule("r", &[limit]), &[verdict(capacity, 1, 0)]).write(&mut map);
+            assert_eq!(map[&RATELIMIT_POLICY], policy, "{limit}");
+        }
     }
 
     #[test]

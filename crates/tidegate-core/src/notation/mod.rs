@@ -45,6 +45,15 @@ impl FromStr for Limit {
     }
 }
 
+/// As [`str::parse`], for functions that take anything that converts into a limit.
+impl TryFrom<&str> for Limit {
+    type Error = ParseLimitError;
+
+    fn try_from(text: &str) -> Result<Self, ParseLimitError> {
+        text.parse()
+    }
+}
+
 /// Reads a span of the notation: `30s`, `5min`, `d`.
 ///
 /// `1d`, `1w` and `1month` are calendar units; `24h` and `7d` are lengths of time.

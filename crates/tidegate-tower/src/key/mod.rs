@@ -52,7 +52,7 @@ use http::request::Parts;
     label = "not a key extractor",
     note = "use `Header::from_static(\"x-api-key\")`, `ClientIp::default()` or another extractor of \
             `tidegate_tower::key`",
-    note = "or a closure: `|request: &http::request::Parts| Some(request.uri.path().to_owned())`",
+    note = "or a closure: `key_fn(|request| Some(request.uri.path().to_owned()))`",
     note = "to count all requests together, use `Global`"
 )]
 pub trait ExtractKey: Send + Sync + 'static {
@@ -74,6 +74,21 @@ where
             None => key.add_missing(),
         }
     }
+}
+
+/// A closure as an extractor, without a type for its argument.
+///
+/// ```
+/// use tidegate_tower::key::{ExtractKey, key_fn};
+/// # fn use_it(_: impl ExtractKey) {}
+/// use_it(key_fn(|request| Some(request.uri.path().to_owned())));
+/// ```
+pub fn key_fn<F, T>(find: F) -> impl ExtractKey + Clone
+where
+    F: Fn(&Parts) -> Option<T> + Clone + Send + Sync + 'static,
+    T: AsRef<str>,
+{
+    find
 }
 
 macro_rules! tuple {

@@ -1,6 +1,7 @@
 //! The response to a denied request.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,6 +41,7 @@ impl DenialReason<'_> {
     /// The result to report to `on_decision` for a request that was not sent to the engine.
     pub(super) fn event_result(&self) -> Result<Decision, EngineError> {
         if let Self::Misconfigured(remedy) = self {
+            log_misconfigured(remedy);
             return Err(EngineError::unavailable(Misconfigured(remedy)));
         }
         let never = Verdict {
@@ -51,6 +53,16 @@ impl DenialReason<'_> {
             reset_after: Micros::ZERO,
         };
         Ok(Decision::new(Source::Policy, [never].into_iter().collect()))
+    }
+}
+
+/// Logs what to change, once for each process: otherwise every request would repeat it.
+fn log_misconfigured(remedy: &'static str) {
+    static LOGGED: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !logged.contains(&remedy) {
+        logged.push(remedy);
+        tracing::error!("rate limit layer misconfigured, requests are denied with 500: {remedy}");
     }
 }
 
