@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate::policy::Step;
+use tidegate::policy::{MISSING, Step};
 use tidegate::{Decision, Key, Limiter, Micros, Op, Plan, RuleLimit, Wait};
 
 use super::sizing::{MemoryBudget, SizeEstimates};
@@ -43,6 +43,8 @@ pub(crate) struct RuleCounts {
     pub(crate) denied: u64,
     pub(crate) would_deny: u64,
     pub(crate) exempt: u64,
+    /// Requests that lack a part of the key.
+    pub(crate) without_key: u64,
     /// Denied by its deny list or because the key is missing.
     pub(crate) denied_by_list: u64,
     pub(crate) first_denial: Option<Micros>,
@@ -117,6 +119,12 @@ impl PolicyCounts {
         for step in plan.steps() {
             let place = self.place(step.rule().name());
             self.rules[place].matched += 1;
+            let is_missing = step.key().parts().any(|part| part == MISSING.as_bytes());
+            self.rules[place].without_key += u64::from(is_missing);
+        }
+        for rule in plan.denied_by().into_iter().chain(would_deny.iter().copied()) {
+            let place = self.place(rule.name());
+            self.rules[place].without_key += u64::from(plan.missing_part(rule).is_some());
         }
         for rule in exempt {
             let place = self.place(rule.name());
@@ -246,6 +254,7 @@ impl RuleCounts {
             denied: 0,
             would_deny: 0,
             exempt: 0,
+            without_key: 0,
             denied_by_list: 0,
             first_denial: None,
             last_denial: None,

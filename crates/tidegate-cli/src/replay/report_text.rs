@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use tidegate::Micros;
+use tidegate::policy::{KeyPart, OnMissingKey};
 
 use super::comparison::Comparison;
 use super::counts::RuleCounts;
@@ -12,6 +13,7 @@ use super::timeline::Timeline;
 use super::top_keys::TopKeys;
 use super::{LogSummary, Replay, time_text};
 use crate::table::{blocks, names, table};
+use tidegate_config::LoadedPolicy;
 use tidegate_server::internal::text::format::{number as grouped, percent};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +28,30 @@ pub(crate) enum OutputStyle {
 
 /// Keys shown per rule.
 pub(crate) const MAX_KEYS: usize = 10;
+
+/// What became of requests that lack a part of a rule's key. Missing addresses have a note of their
+/// own.
+fn notes_on_missing_keys<'a>(
+    name: &'a str,
+    loaded: &'a LoadedPolicy,
+    counts: &'a [RuleCounts],
+) -> impl Iterator<Item = String> + 'a {
+    let rules = loaded.policy.rules().iter().zip(counts);
+    let found = rules.filter(|(_, counts)| counts.without_key > 0);
+    found.filter(|(rule, _)| rule.key() != [KeyPart::ClientIp]).map(move |(rule, counts)| {
+        let parts: Vec<String> = rule.key().iter().map(KeyPart::describe).collect();
+        let what = match rule.on_missing_key() {
+            OnMissingKey::Deny => "they are denied",
+            _ => "they count as one key",
+        };
+        format!(
+            "{name}: rule {:?}: requests without {} in this log: {}; {what}",
+            rule.name(),
+            parts.join(" or without "),
+            grouped(counts.without_key),
+        )
+    })
+}
 
 impl Replay {
     pub(crate) fn write(&self, to: &mut impl Write, style: OutputStyle) -> io::Result<()> {
@@ -64,6 +90,7 @@ impl Replay {
                         .push(format!("{name}: rule {:?} matches none of the requests", rule.name));
                 }
             }
+            notes.extend(notes_on_missing_keys(name, loaded, &counts.rules));
             let needs_address = loaded.policy.rules().iter().any(|rule| rule.needs_client_ip());
             if needs_address && *without_address > 0 {
                 notes.push(format!(

@@ -231,7 +231,7 @@ async fn a_failed_call_counts_as_an_error_of_each_rule_and_of_the_store() {
     // An invalid request is no failure of the store.
     let missing =
         service.run(Operation::Check, &[rule("missing", "k", 1)], None).await.unwrap_err();
-    assert!(matches!(missing, CheckError::Refused(Refusal::UnknownRule(_))));
+    assert!(matches!(missing, CheckError::Refused(Refusal::UnknownRule { .. })));
     assert_eq!(samples(&service, "tidegate_store_errors_total"), set(&store));
 }
 

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::json;
 use testkit::proxy::{ProxyProcess, ProxyProgram, ProxyUpstream};
-use testkit::server::{ServerProcess, ServerResponse};
+use testkit::server::{RawHttpConnection, ServerProcess, ServerResponse};
 
 const POLICY: &str = r#"
 rules:
@@ -61,6 +61,49 @@ fn a_request_is_allowed_and_denied_by_the_rules_that_match_it() {
         let free = authorize(&server, &[("x-forwarded-method", method), ("x-forwarded-uri", uri)]);
         assert_eq!((free.status, free.header("ratelimit")), (200, None), "{method} {uri}");
     }
+}
+
+#[test]
+fn a_denial_for_a_missing_key_names_it_and_has_a_status_of_choice() {
+    let server = ServerProcess::with_policy(POLICY);
+    let request = |query: &str, headers: &[(&str, &str)]| {
+        let mut http = RawHttpConnection::connect(server.http);
+        let headers = [&[("x-forwarded-uri", "/key")], headers].concat();
+        http.send("GET", &format!("/v1/authorize{query}"), &headers, "");
+        http.receive()
+    };
+    let detail = r#"the request has no header x-key, by which rule "key" counts"#;
+    for (query, status) in [
+        ("", 429),
+        ("?deny_status=403", 403),
+        ("?missing_key_status=401", 401),
+        ("?deny_status=403&missing_key_status=400", 400),
+    ] {
+        let denied = request(query, &[]);
+        assert_eq!((denied.status, &denied.json()["detail"]), (status, &json!(detail)), "{query}");
+        assert_eq!(denied.header("www-authenticate").is_some(), status == 401, "{query}");
+        assert_eq!(denied.header("retry-after"), None, "{query}");
+    }
+    // With a key, the limit denies with its own status.
+    let with_key = [("x-key", "k")];
+    assert_eq!(request("?missing_key_status=401", &with_key).status, 200);
+    let denied = request("?missing_key_status=401", &with_key);
+    assert_eq!((denied.status, &denied.json()["detail"]), (429, &json!(null)));
+    let refused = request("?missing_key_status=200", &[]);
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("missing_key_status")));
+
+    let explained = server.get("/v1/explain?path=/key").json();
+    let sentence = "key denies it: the request has no header x-key.";
+    assert_eq!(explained["sentences"][1], sentence, "{explained}");
+    let explained = server.get("/v1/explain?path=/t/7/x").json();
+    let first = "1 of 12 rules applies: tenant for requests without query parameter u.";
+    assert_eq!(explained["sentences"][0], first);
+    let limit = &explained["limits"][0];
+    let expected = json!({
+        "policy": "tenant", "rule": "tenant", "limit": "sliding-log 1/h", "capacity": 1,
+        "remaining": 1, "reset_after_ms": 0, "retry_after_ms": 0,
+    });
+    assert_eq!(*limit, expected);
 }
 
 #[test]

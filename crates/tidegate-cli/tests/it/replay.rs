@@ -664,6 +664,27 @@ fn invalid_input_is_reported_with_a_remedy() {
 }
 
 #[test]
+fn requests_without_a_key_are_noted_with_their_number() {
+    let folder = TempFolder::new();
+    let policy = "
+rules:
+  - { name: shared, key: ['header:x-api-key'], limits: [5/h] }
+  - { name: denied, match: { path: /x }, key: ['cookie:sid'], on_missing_key: deny, limits: [5/h] }
+";
+    let policy = folder.write("policy.yaml", policy);
+    let log = "time,method,path\n2026-01-01T00:00:00Z,GET,/x\n2026-01-01T00:00:01Z,GET,/y\n";
+    let log = folder.write("log.csv", log);
+    let output = replay(&[text(&log), "--config", text(&policy)]);
+    let notes = String::from_utf8(output.stderr).unwrap();
+    for note in [
+        "rule \"shared\": requests without header x-api-key in this log: 2; they count as one key",
+        "rule \"denied\": requests without cookie sid in this log: 1; they are denied",
+    ] {
+        assert!(notes.contains(note), "{note}:\n{notes}");
+    }
+}
+
+#[test]
 fn rules_that_match_nothing_are_pointed_at() {
     let folder = TempFolder::new();
     let other = folder

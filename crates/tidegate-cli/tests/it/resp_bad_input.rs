@@ -65,14 +65,14 @@ const LONG_FRAME: Fate =
 const LONG_LINE: Fate =
     Ended("ERR Protocol error: too big inline request; send an array of bulk strings");
 const UNKNOWN: Fate = Refused("ERR unknown command; COMMAND LIST shows the commands of tidegate");
-const ARITY: Fate = Refused("ERR wrong number of arguments; see COMMAND INFO");
-const SYNTAX: Fate = Refused("ERR syntax error; see the documentation of this command");
+const ARITY: Fate = Refused("ERR wrong number of arguments");
+const SYNTAX: Fate = Refused("ERR syntax error");
 const INTEGER: Fate = Refused("ERR value is not a whole number from 0 to 2^53");
 const COST: Fate = Refused("ERR the cost is too large; use at most 4294967296");
 const KEY: Fate = Refused("ERR the key is too long; at most 1024 bytes, or send a hash");
 const NAME: Fate = Refused("ERR names must be UTF-8");
-const NO_RULE: Fate = Refused("NORULE no such rule");
-const NO_LIMIT: Fate = Refused("ERR invalid limit; expected one like 100/s or sliding-log 5/1m");
+const NO_RULE: Fate = Refused("NORULE no rule");
+const NO_LIMIT: Fate = Refused("ERR invalid");
 const ZONE: Fate = Refused("ERR unknown time zone; use an IANA name like Europe/Berlin");
 const NO_THROTTLE: Fate =
     Refused("ERR invalid limit; count and period must be above 0 and in range");
@@ -249,6 +249,7 @@ fn what_no_client_should_send_is_refused_and_changes_nothing() {
             Ended(error) => vec![RespReply::Error(error.into())],
             CutOff => Vec::new(),
         };
+        let replies: Vec<RespReply> = replies.into_iter().map(without_details).collect();
         assert_eq!(replies, expected, "{name}");
         assert!(
             end.is_ok() || case.fate == CutOff,
@@ -261,6 +262,14 @@ fn what_no_client_should_send_is_refused_and_changes_nothing() {
     let log = server.log().join("\n");
     assert!(!log.contains(MARKER), "{log}");
     writeln!(std::io::stderr(), "resp: {} bad inputs refused", catalogue.len()).unwrap();
+}
+
+/// Cuts the usage line off, and what quotes the caller, which is short and has no line break.
+fn without_details(reply: RespReply) -> RespReply {
+    let RespReply::Error(text) = reply else { return reply };
+    assert!(text.len() < 320 && !text.contains(char::is_control), "{text:?}");
+    let cut = ["; usage: ", " named ", " limit: "].iter().find_map(|mark| text.find(mark));
+    RespReply::Error(text[..cut.unwrap_or(text.len())].into())
 }
 
 #[test]

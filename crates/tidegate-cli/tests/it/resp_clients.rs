@@ -50,7 +50,7 @@ fn redis_cli_checks_in_both_protocols() {
         (&["PING"], &["PONG"]),
         (&["-3", "PING", "hi"], &["hi"]),
         (&["-n", "0", "ECHO", "hi"], &["hi"]),
-        (&["TG.CHECK", "missing", "a"], &["NORULE no such rule", ""]),
+        (&["TG.CHECK", "missing", "a"], &["NORULE no rule named \"missing\"", ""]),
         (
             &["-3", "FLUSHALL"],
             &["ERR unknown command; COMMAND LIST shows the commands of tidegate", ""],

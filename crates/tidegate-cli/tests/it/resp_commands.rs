@@ -27,7 +27,7 @@ rules:
     deny: [villain]
 "#;
 
-const SYNTAX: &str = "-ERR syntax error; see the documentation of this command";
+const SYNTAX: &str = "-ERR syntax error";
 const CONFIG: &str = "-ERR only CONFIG GET is supported; use the policy file";
 const UNKNOWN: &str = "-ERR unknown command; COMMAND LIST shows the commands of tidegate";
 
@@ -54,7 +54,10 @@ fn in_order(client: &mut RespConnection, id: &str, table: &[(&str, &str)]) {
     for (line, expected) in table {
         let (line, expected) = (line.replace('#', id), expected.replace('#', id));
         let reply = client.send(&line);
-        assert!(reply.is(&expected), "{line}: {reply}, not {expected}");
+        let shown = reply.to_string();
+        // The usage line is tested apart.
+        let is_error = shown.split("; usage: ").next() == Some(&expected);
+        assert!(is_error || reply.is(&expected), "{line}: {reply}, not {expected}");
     }
 }
 
@@ -84,7 +87,7 @@ fn a_check_returns_eight_values() {
                 "TG.CHECK jobs a#",
                 "-ERR not supported by concurrency limits; use TG.RESERVE and TG.CANCEL",
             ),
-            ("TG.CHECK missing a#", "-NORULE no such rule"),
+            ("TG.CHECK missing a#", "-NORULE no rule named \"missing\""),
         ],
     );
 }
@@ -125,6 +128,39 @@ fn a_peek_takes_nothing_and_is_denied_only_in_debt() {
 }
 
 #[test]
+fn a_reply_can_have_names() {
+    let server = server();
+    let values = "limit: 3, remaining: 2, retry_after_ms: 0, reset_after_ms: 3600000, delay_ms: 0";
+    let map = format!("{{allowed: 1, {values}, rule: login, source: memory}}");
+    let list = format!("[{}]", map[1..map.len() - 1].replace(": ", ", "));
+    for (protocol, expected) in [("2", list), ("3", map)] {
+        let mut client = RespConnection::connect(server.resp);
+        client.send_args(&["HELLO", protocol]);
+        let key = format!("named-{protocol}");
+        let reply = client.send(&format!("TG.CHECK login {key} NAMED COST 1")).to_string();
+        assert_eq!(reply, expected);
+        let limit = client.send(&format!("TG.LIMIT 3/h {key} NAMED")).to_string();
+        assert!(limit.contains("rule") && limit.contains("adhoc"), "{limit}");
+        let peek = client.send(&format!("TG.PEEK login {key} named")).to_string();
+        assert!(peek.contains("retry_after_ms"), "{peek}");
+        let twice = client.send(&format!("TG.CHECK login {key} NAMED NAMED")).to_string();
+        let usage = "TG.CHECK rule key [COST n] [ID id] [NAMED]";
+        assert_eq!(twice, format!("{SYNTAX}; usage: {usage}"));
+    }
+}
+
+#[test]
+fn an_error_names_the_rule_and_the_one_that_was_meant() {
+    let mut client = RespConnection::connect(server().resp);
+    let refused = client.send("TG.CHECK logn a").to_string();
+    assert_eq!(refused, r#"-NORULE no rule named "logn"; did you mean "login"?"#);
+    let name = "x\r\n".repeat(1_000);
+    let refused = client.send_args(&["TG.CHECK", &name, "a"]).to_string();
+    assert!(refused.starts_with(r#"-NORULE no rule named "x\r\n"#), "{refused}");
+    assert!(refused.len() < 300, "{refused}");
+}
+
+#[test]
 fn a_limit_of_ones_own_counts_by_key() {
     let server = server();
     each_protocol(
@@ -133,13 +169,13 @@ fn a_limit_of_ones_own_counts_by_key() {
             ("TG.LIMIT 5/h a#", "[1, 5, 4, 0, 720000, 0, adhoc, memory]"),
             ("TG.LIMIT 5/h a# COST 5", "[0, 5, 4, ~720000, ~720000, 0, adhoc, memory]"),
             ("TG.LIMIT 5/h b# COST 5", "[1, 5, 0, 0, 3600000, 0, adhoc, memory]"),
-            (
-                "TG.LIMIT often a#",
-                "-ERR invalid limit; expected one like 100/s or sliding-log 5/1m",
-            ),
         ],
     );
     let mut client = RespConnection::connect(server.resp);
+    let refused = client.send("TG.LIMIT 5/parsec a").to_string();
+    let expected =
+        "-ERR invalid limit: unknown unit \"parsec\"; use us, ms, s, min, h, d, w or month";
+    assert_eq!(refused, expected);
     let reply = client.send_args(&["TG.LIMIT", "sliding-log 5/1m", "a key"]);
     assert!(reply.is("[1, 5, 4, 0, 60000, 0, adhoc, memory]"), "{reply}");
 }
@@ -186,7 +222,7 @@ fn many_checks_are_charged_all_or_none() {
                 "[1, 3, 2, 0, ~3600000, 0, login, memory, \
                  [[1, 3, 2, 0, ~3600000, 0, login, memory]]]",
             ),
-            ("TG.MCHECK 2 login a# 1 missing a# 1", "-NORULE no such rule"),
+            ("TG.MCHECK 2 login a# 1 missing a# 1", "-NORULE no rule named \"missing\""),
             ("TG.PEEK login a#", "[1, 3, 2, 0, ~3600000, 0, login, memory]"),
             ("TG.MCHECK 0 login a# 1", "-ERR the number of checks must be from 1 to 16"),
             ("TG.MCHECK 17 login a# 1", "-ERR the number of checks must be from 1 to 16"),
@@ -208,8 +244,8 @@ fn what_happened_is_recorded_and_given_back() {
             // A refund above the used permits refunds the used ones.
             ("TG.REFUND login a# 9", "1"),
             ("TG.PEEK login a#", "[1, 3, 3, 0, 0, 0, login, memory]"),
-            ("TG.RECORD missing a# 1", "-NORULE no such rule"),
-            ("TG.REFUND missing a# 1", "-NORULE no such rule"),
+            ("TG.RECORD missing a# 1", "-NORULE no rule named \"missing\""),
+            ("TG.REFUND missing a# 1", "-NORULE no rule named \"missing\""),
         ],
     );
 }
@@ -381,7 +417,7 @@ fn a_reservation_is_extended_to_totals() {
             "-ERR MIN needs one total of all rules, and is from 1 to that total",
         ),
         ("1 tokens ann 2 TTL 0", "-ERR TTL out of range; 1 ms to 1 h, or the lease of the limit"),
-        ("1 tokens ann 2 TTL 1 TTL 1", "-ERR syntax error; see the documentation of this command"),
+        ("1 tokens ann 2 TTL 1 TTL 1", SYNTAX),
         ("1 tokens ann 4294967297", "-ERR the cost is too large; use at most 4294967296"),
         ("0 tokens ann 2", "-ERR the number of checks must be from 1 to 16"),
         ("1 tokens ann x", "-ERR value is not a whole number from 0 to 2^53"),
@@ -444,7 +480,7 @@ fn no_command_is_allowed_before_authentication() {
             ("AUTH anybody boss", "+OK"),
             ("TG.RESET login a", "1"),
             ("TG.PEEK login a", "[1, 3, 3, 0, 0, 0, login, memory]"),
-            ("TG.RESET missing a", "-NORULE no such rule"),
+            ("TG.RESET missing a", "-NORULE no rule named \"missing\""),
             ("DEL a", "0"),
         ],
     );
@@ -534,7 +570,7 @@ fn clients_get_what_they_expect_on_connecting() {
             ("CLIENT NO-EVICT on", "+OK"),
             ("CLIENT NO-TOUCH on", "+OK"),
             ("CLIENT KILL x", "-ERR unknown subcommand; use SETNAME, GETNAME, ID, SETINFO or INFO"),
-            ("COMMAND COUNT", "32"),
+            ("COMMAND COUNT", "34"),
             ("COMMAND NOPE", "-ERR unknown subcommand; use COUNT, DOCS, INFO or LIST"),
             ("FLUSHALL", UNKNOWN),
             ("GET key", UNKNOWN),
@@ -616,10 +652,16 @@ fn every_command_is_listed_and_has_the_listed_arity() {
             assert!(client.send("AUTH boss").is("+OK"));
             client.send_args(&words).to_string()
         };
-        let refusal = "-ERR wrong number of arguments; see COMMAND INFO";
-        assert!(least == 1 || send_words(least - 1) == refusal, "{name} with {} words", least - 1);
-        assert_ne!(send_words(least), refusal, "{name} with {least} words");
-        assert_eq!(send_words(least + 1) == refusal, arity > 0, "{name} with {} words", least + 1);
+        let usage = format!("; usage: {}", name.to_ascii_uppercase());
+        let refused = |words| {
+            let reply = send_words(words);
+            let is_arity = reply.starts_with("-ERR wrong number of arguments");
+            assert!(!is_arity || reply.contains(&usage), "{reply}");
+            is_arity
+        };
+        assert!(least == 1 || refused(least - 1), "{name} with {} words", least - 1);
+        assert!(!refused(least), "{name} with {least} words");
+        assert_eq!(refused(least + 1), arity > 0, "{name} with {} words", least + 1);
     }
 }
 
@@ -670,7 +712,7 @@ fn ten_thousand_commands_in_any_pieces_get_their_replies_in_order() {
             }
             2 => {
                 sent.extend(command(&["TG.CHECK", "missing", "k"]));
-                expected.push("-NORULE no such rule".into());
+                expected.push("-NORULE no rule named \"missing\"".into());
             }
             _ => {
                 sent.extend(check("shared", "k", 1));

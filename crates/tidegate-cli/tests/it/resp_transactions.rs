@@ -148,8 +148,8 @@ fn an_error_of_one_command_is_one_element_and_the_others_run() {
                 ("TG.CHECK login #", "+QUEUED"),
                 (
                     "EXEC",
-                    "[-NORULE no such rule, -ERR value is not a whole number from 0 to 2^53, \
-                     [1, 3, 2, 0, 3600000, 0, login, memory]]",
+                    "[-NORULE no rule named \"missing\", -ERR value is not a whole number from 0 to 2^53; \
+                     usage: TG.CHECK rule key [COST n] [ID id] [NAMED], [1, 3, 2, 0, 3600000, 0, login, memory]]",
                 ),
             ],
         );

@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tidegate::policy::KeyPart;
 use tidegate::{
-    Cost, Decision, EngineError, Micros, Outcome, ParseLimitError, Refusal, RuleLimit, Verdict,
+    Cost, Decision, EngineError, Micros, Outcome, ParseLimitError, Plan, Refusal, RuleLimit,
+    Verdict,
 };
 use tidegate_tower::headers::HeaderStyle;
 use tidegate_tower::policy_names::PolicyNames;
@@ -28,6 +30,32 @@ pub struct CheckDecision {
     pub granted: Option<Cost>,
     /// Version of the headers about limits.
     pub headers: HeaderStyle,
+    /// The part of a key that the request does not have, if it was denied for that.
+    pub missing_key: Option<Box<MissingKey>>,
+}
+
+/// The part of a key that a request does not have, and the rule that needs it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MissingKey {
+    rule: Box<str>,
+    part: KeyPart,
+}
+
+impl MissingKey {
+    /// Why the rule of `plan` that denies the request does so, if a part of its key is missing.
+    pub(crate) fn of(plan: &Plan<'_>) -> Option<Box<Self>> {
+        let rule = plan.denied_by()?;
+        let part = plan.missing_part(rule)?.clone();
+        Some(Box::new(Self { rule: rule.name().into(), part }))
+    }
+}
+
+/// A sentence for the caller.
+impl fmt::Display for MissingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, part } = self;
+        write!(f, "the request has no {}, by which rule {rule:?} counts", part.describe())
+    }
 }
 
 impl CheckDecision {
@@ -50,7 +78,8 @@ impl CheckDecision {
             let decision = Decision::of_one(self.decision.source, *verdict);
             let limits = [limit.clone()].into_iter().collect();
             let headers = self.headers;
-            Self { decision, limits, ttl: None, id_retention: None, granted: None, headers }
+            let (ttl, id_retention, granted, missing_key) = (None, None, None, None);
+            Self { decision, limits, ttl, id_retention, granted, headers, missing_key }
         })
     }
 

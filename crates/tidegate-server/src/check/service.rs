@@ -17,7 +17,7 @@ use tidegate::{
 use super::accounting::Accounting;
 use super::active_policy::ActivePolicy;
 use super::adhoc::AdhocRules;
-use super::decision::{CheckDecision, CheckError};
+use super::decision::{CheckDecision, CheckError, MissingKey};
 use super::request::{Operation, ReserveOptions, SettleAction, Throttle};
 use super::wait_limits::{WaitCount, WaitLimits, WaitPermit};
 use crate::observe::hot_keys::HotKeys;
@@ -414,7 +414,9 @@ impl CheckService {
             _ => None,
         };
         let (id_retention, granted, headers) = (None, None, active.headers);
-        let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
+        let missing_key = None;
+        let decision =
+            CheckDecision { decision, limits, ttl, id_retention, granted, headers, missing_key };
         self.accounting.trace(&decision);
         Ok(decision)
     }
@@ -515,8 +517,9 @@ impl CheckService {
         }
         let (limits, headers) = (plan.limits().cloned().collect(), active.headers);
         let id_retention = context.idempotency_key.and_then(|_| self.short_id_retention());
-        let (granted, ttl) = (None, None);
-        let decision = CheckDecision { decision, limits, ttl, id_retention, granted, headers };
+        let (granted, ttl, missing_key) = (None, None, MissingKey::of(plan));
+        let decision =
+            CheckDecision { decision, limits, ttl, id_retention, granted, headers, missing_key };
         self.accounting.trace(&decision);
         Ok(decision)
     }

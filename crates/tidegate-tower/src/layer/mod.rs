@@ -66,7 +66,7 @@ impl RateLimitLayer {
         let policy = limiter.policy();
         let unknown = rules.iter().find(|keyed| policy.rule(&keyed.rule).is_none());
         if let Some(keyed) = unknown {
-            return Err(Refusal::UnknownRule(keyed.rule.clone()));
+            return Err(Refusal::UnknownRule { name: keyed.rule.clone(), meant: None });
         }
         Ok(Self::with_selection(limiter, RuleSelection::KeyedRules(rules)))
     }

@@ -166,7 +166,12 @@ pub enum Refusal {
     /// No such time zone.
     UnknownZone(Box<str>),
     /// No such rule.
-    UnknownRule(Box<str>),
+    UnknownRule {
+        /// The name in the call.
+        name: Box<str>,
+        /// The rule that it resembles.
+        meant: Option<Box<str>>,
+    },
     /// No such plan of the rule.
     UnknownPlan(UnknownPlan),
     /// Only a check, a reservation and an entry can wait.
@@ -272,7 +277,10 @@ impl fmt::Display for Refusal {
             Self::UnknownZone(zone) => {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
             }
-            Self::UnknownRule(rule) => write!(f, "no rule named {rule:?}"),
+            Self::UnknownRule { name, meant: None } => write!(f, "no rule named {name:?}"),
+            Self::UnknownRule { name, meant: Some(meant) } => {
+                write!(f, "no rule named {name:?}; did you mean {meant:?}?")
+            }
             Self::UnknownPlan(unknown) => unknown.fmt(f),
             Self::OnlyChecksWait => f.write_str(
                 "only checks, reservations and entries can wait; await other operations directly",

@@ -104,7 +104,8 @@ impl Limiter {
     /// A limiter of one limit.
     ///
     /// The name of its state is the limit itself: two limiters of the same limit on one engine
-    /// share counts, two of different limits do not. To choose a name, make a [`Rule`].
+    /// share counts, two of different limits do not. To choose a name, make a [`Rule`]. A limit as
+    /// text is for [`try_new`](Self::try_new).
     ///
     /// A limit in an unknown time zone is refused with every call; a [`Rule`] reports it at once.
     pub fn new(engine: impl Engine, limit: Limit) -> Self {
@@ -112,6 +113,20 @@ impl Limiter {
         let rule = Rule::named(Self::DEFAULT_RULE, state, limit);
         // A single rule cannot have a duplicate name.
         Self::with_policy(engine, Policy::new([PolicyRule::from(rule)]).unwrap_or_default())
+    }
+
+    /// As [`new`](Self::new), with a limit in its notation.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Memory};
+    ///
+    /// let limiter = Limiter::try_new(Memory::default(), "5/10s")?;
+    /// let decision = limiter.check("user-42").now()?;
+    /// assert_eq!((decision.allowed(), decision.verdict().remaining), (true, 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_new<L: TryInto<Limit>>(engine: impl Engine, limit: L) -> Result<Self, L::Error> {
+        Ok(Self::new(engine, limit.try_into()?))
     }
 
     /// A limiter of several rules with distinct names.
@@ -207,11 +222,11 @@ impl Limiter {
     /// last, swaps their consumption.
     pub fn set_rule(&self, rule: impl Into<PolicyRule>) -> Result<(), Refusal> {
         let rule: Arc<PolicyRule> = Arc::new(rule.into());
-        let refused = |_| Refusal::UnknownRule(rule.name().into());
+        let refused = |_| Refusal::UnknownRule { name: rule.name().into(), meant: None };
         let changing = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let policy = self.policy();
         if policy.rule(rule.name()).is_none() {
-            return Err(Refusal::UnknownRule(rule.name().into()));
+            return Err(Refusal::UnknownRule { name: rule.name().into(), meant: None });
         }
         let changed = policy.with_rule(rule.clone()).map_err(refused)?;
         let limits = changed.limits().count();

@@ -73,6 +73,21 @@ pub fn instance_id() -> &'static str {
     })
 }
 
+impl KeyPart {
+    /// The part in words: `header x-api-key`.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::ClientIp => "client address".into(),
+            Self::Header(name) => format!("header {name}"),
+            Self::Query(name) => format!("query parameter {name}"),
+            Self::Cookie(name) => format!("cookie {name}"),
+            Self::Path(name) => format!("path segment {name}"),
+            Self::Bearer => "bearer token".into(),
+            Self::Instance => "instance".into(),
+        }
+    }
+}
+
 impl FromStr for KeyPart {
     type Err = InvalidKeyPart;
 

@@ -24,6 +24,8 @@ pub struct Plan<'p> {
     denied: Option<&'p PolicyRule>,
     shadow_denied: Vec<&'p PolicyRule>,
     exempt: Vec<&'p PolicyRule>,
+    /// Rules that deny because a part of their key is missing, shadow rules included.
+    missing: Vec<(&'p PolicyRule, &'p KeyPart)>,
 }
 
 /// Most plans have one step, which needs no allocation.
@@ -191,7 +193,7 @@ impl Policy {
                         let cost = cost_of(rule, request);
                         plan.charge(rule, plan_of(rule, request), key, cost, now)?;
                     }
-                    None if applies => plan.deny(rule),
+                    None if applies => plan.deny_without_key(rule, request),
                     None => {}
                 },
             }
@@ -216,7 +218,7 @@ impl Policy {
             let (key, cost, per_unit) = (check.key, Cost::new(check.cost)?, check.per_unit);
             let own = match &check.target {
                 RuleTarget::Named(name) => {
-                    let unknown = || Refusal::UnknownRule((*name).into());
+                    let unknown = || self.unknown_rule(name);
                     let rule = self.rule(name).ok_or_else(unknown)?;
                     let planned = named_plan(rule, check.plan)?;
                     plan.charge_named(rule, planned, key, (cost, per_unit), lists, now)?;
@@ -232,6 +234,14 @@ impl Policy {
             plan.steps.push(Step { rule: own, plan: None, key, cost, per_unit, concurrency });
         }
         plan.check_size()
+    }
+
+    /// The refusal of a check that names no rule of the policy. Only the first 256 rules are
+    /// compared: callers choose how often.
+    pub(crate) fn unknown_rule(&self, name: &str) -> Refusal {
+        let names = self.rules().iter().take(256).map(|rule| rule.name());
+        let meant = crate::did_you_mean(name, names.filter(|name| name.is_ascii()));
+        Refusal::UnknownRule { name: name.into(), meant: meant.map(Into::into) }
     }
 
     /// The key as this rule counts it, if that differs from `key`: an address has one form.
@@ -377,7 +387,20 @@ fn cost_of(rule: &PolicyRule, request: &impl Request) -> Cost {
 
 impl<'p> Plan<'p> {
     fn new() -> Self {
-        Self { steps: StepList::None, denied: None, shadow_denied: Vec::new(), exempt: Vec::new() }
+        Self {
+            steps: StepList::None,
+            denied: None,
+            shadow_denied: Vec::new(),
+            exempt: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    fn deny_without_key(&mut self, rule: &'p PolicyRule, request: &impl Request) {
+        let path = rule.matches.path.as_ref();
+        let missing = rule.key.iter().find(|part| part.find(request, path).is_none());
+        self.missing.extend(missing.map(|part| (rule, part)));
+        self.deny(rule);
     }
 
     fn deny(&mut self, rule: &'p PolicyRule) {
@@ -563,6 +586,12 @@ impl<'p> Plan<'p> {
     /// Rules whose allow list exempts the request.
     pub fn exempted_by(&self) -> &[&'p PolicyRule] {
         &self.exempt
+    }
+
+    /// The part of the key that the request does not have, if that is why this rule denies it.
+    pub fn missing_part(&self, rule: &PolicyRule) -> Option<&'p KeyPart> {
+        let found = self.missing.iter().find(|(of, _)| of.name() == rule.name());
+        found.map(|(_, part)| *part)
     }
 
     /// Shadow rules that would have denied the request without an engine: by a list, because of a

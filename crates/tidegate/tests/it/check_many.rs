@@ -194,7 +194,7 @@ async fn checks_of_a_limiter_are_independent_and_in_order_on_any_engine() {
         };
         results.into_iter().map(outcome).collect::<Vec<_>>()
     };
-    let unknown = Err(Refusal::UnknownRule("none".into()));
+    let unknown = Err(Refusal::UnknownRule { name: "none".into(), meant: Some("one".into()) });
     let expected = [Ok(true), Ok(false), unknown, Ok(true), Ok(false), Ok(true)];
     let memory = Limiter::with_rules(Memory::default(), rules()).unwrap();
     assert_eq!(outcomes(memory.check_many_now(&checks)), expected);

@@ -122,9 +122,9 @@ fn a_change_there_and_back_admits_no_more_than_the_first_limit() {
 #[test]
 fn an_unknown_rule_cannot_be_set() {
     let named = Limiter::with_rules(memory(), [rule("login", &["5/m"])]).unwrap();
-    let other = Err(Refusal::UnknownRule("logout".into()));
+    let other = Err(Refusal::UnknownRule { name: "logout".into(), meant: None });
     assert_eq!(named.set_rule(rule("logout", &["5/m"])), other);
-    let default = Err(Refusal::UnknownRule(Limiter::DEFAULT_RULE.into()));
+    let default = Err(Refusal::UnknownRule { name: Limiter::DEFAULT_RULE.into(), meant: None });
     assert_eq!(named.set_limit(limit("5/m")), default);
     assert_eq!(named.rules().len(), 1);
 }
@@ -233,7 +233,11 @@ fn every_error_is_one_line_with_the_cause_and_a_remedy() {
             text_of(Refusal::UnknownZone("Mars/Base".into())),
             r#"unknown time zone "Mars/Base"; use an IANA name like Europe/Berlin"#,
         ),
-        (text_of(Refusal::UnknownRule("logn".into())), r#"no rule named "logn""#),
+        (text_of(Refusal::UnknownRule { name: "x".into(), meant: None }), r#"no rule named "x""#),
+        (
+            text_of(Refusal::UnknownRule { name: "logn".into(), meant: Some("login".into()) }),
+            r#"no rule named "logn"; did you mean "login"?"#,
+        ),
         (
             text_of(Refusal::OnlyChecksWait),
             "only checks, reservations and entries can wait; await other operations directly",

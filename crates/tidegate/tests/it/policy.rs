@@ -779,7 +779,7 @@ fn an_item_of_an_unknown_rule_is_refused_and_one_of_an_adhoc_limit_is_not() {
     let policy = fixture.limiter.policy();
     let unknown = [item("rule", "k".into(), 1), item("Rule", "k".into(), 1)];
     let refused = policy.plan_checks(&unknown, ListMode::Evaluate, Micros::ZERO).unwrap_err();
-    assert_eq!(refused, Refusal::UnknownRule("Rule".into()));
+    assert_eq!(refused, Refusal::UnknownRule { name: "Rule".into(), meant: Some("rule".into()) });
     let adhoc = Rule::adhoc(limit("2/h"));
     let adhoc = RuleCheck::of(RuleTarget::Own(&adhoc), "k", 1);
     let decision = fixture.decide_items(&[unknown[0].clone(), adhoc]);

@@ -385,7 +385,10 @@ fn a_rule_of_the_limiters_policy_can_be_named() {
     assert_eq!(admitted(3, || login(&limiter, "acme", ip)), 1, "a changed rule applies at once");
 
     let refused = now_or_panic(login(&new_limiter(), "acme", ip)).unwrap_err();
-    assert_eq!(refusal(&refused), Some(&Refusal::UnknownRule("login".into())));
+    assert_eq!(
+        refusal(&refused),
+        Some(&Refusal::UnknownRule { name: "login".into(), meant: None })
+    );
 }
 
 #[test]

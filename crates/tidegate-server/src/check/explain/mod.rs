@@ -5,7 +5,7 @@ pub(crate) mod described_request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tidegate::policy::{MISSING, OnMissingKey, Step};
-use tidegate::{Micros, Plan, RuleCheck, RuleLimit, Source, Verdict, Wait};
+use tidegate::{Micros, Plan, Policy, PolicyRule, RuleCheck, RuleLimit, Source, Verdict, Wait};
 
 pub use self::described_request::DescribedRequest;
 use super::decision::{CheckDecision, CheckError};
@@ -19,6 +19,43 @@ pub struct Explanation {
     pub allowed: bool,
     /// Matching rules; one sentence per allow or deny list and limit; a conclusion.
     pub sentences: Vec<String>,
+    /// The limits of the sentences, in numbers.
+    pub limits: Vec<ExplainedLimit>,
+}
+
+/// State of one limit, for a cost of 1.
+#[derive(Clone, Serialize, JsonSchema, Debug)]
+pub struct ExplainedLimit {
+    /// Name of the limit, as in headers and metrics.
+    pub policy: String,
+    /// Name of its rule.
+    pub rule: String,
+    /// The limit in its notation.
+    pub limit: String,
+    /// The most that fits at once.
+    pub capacity: u64,
+    /// What fits now.
+    pub remaining: u64,
+    /// Milliseconds until the limit is fully recovered.
+    pub reset_after_ms: u64,
+    /// Milliseconds until a cost of 1 is allowed, 0 for now; absent if that is never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+}
+
+impl ExplainedLimit {
+    fn of(limit: &RuleLimit, verdict: &Verdict) -> Self {
+        let millis = |span: Micros| span.get().div_ceil(1_000);
+        Self {
+            policy: limit.policy().into(),
+            rule: limit.rule().into(),
+            limit: limit.limit().to_string(),
+            capacity: verdict.limit,
+            remaining: verdict.remaining,
+            reset_after_ms: millis(verdict.reset_after),
+            retry_after_ms: verdict.retry_after.span().map(millis),
+        }
+    }
 }
 
 /// Explains the decision that a check would get now. Nothing is charged.
@@ -39,9 +76,9 @@ pub async fn explain_request(
     service: &CheckService,
     request: &DescribedRequest,
 ) -> Result<Explanation, CheckError> {
-    let rules = service.active().policy.rules().len();
+    let active = service.active();
     let read = |plan: &Plan<'_>, decision: &CheckDecision| {
-        let mut sentences = vec![applying(plan, rules)];
+        let mut sentences = vec![applying(plan, &active.policy)];
         sentences.extend(lists(plan));
         explanation(sentences, decision)
     };
@@ -52,13 +89,16 @@ fn explanation(mut sentences: Vec<String>, decision: &CheckDecision) -> Explanat
     // A peek has cost 0: its verdicts allow it, and carry the wait for a cost of 1.
     let waits = decision.verdicts().any(|(_, verdict)| verdict.retry_after != Wait::NONE);
     let allowed = decision.decision.allowed() && !waits;
+    let mut limits = Vec::new();
     if decision.decision.source == Source::Policy {
         sentences.push(by_policy(allowed).into());
     } else {
+        let verdicts = decision.verdicts();
+        limits.extend(verdicts.map(|(limit, verdict)| ExplainedLimit::of(limit, verdict)));
         sentences.extend(decision.verdicts().map(|(limit, verdict)| sentence(limit, verdict)));
         sentences.push(conclusion(decision, allowed));
     }
-    Explanation { allowed, sentences }
+    Explanation { allowed, sentences, limits }
 }
 
 /// The plan of a key, if the rule has plans.
@@ -68,14 +108,18 @@ fn named_plan(step: &Step<'_>) -> Option<String> {
     Some(format!("{key} is on plan {} of {rule}.", step.plan()?))
 }
 
-/// Which of `rules` active rules apply, and for which key.
-fn applying(plan: &Plan<'_>, rules: usize) -> String {
-    let limited = plan.steps().iter().map(|step| match step.key().parts().next() {
-        Some(part) if part == MISSING.as_bytes() => {
-            format!("{} for requests without a key", step.rule().name())
+/// Which rules of `policy` apply, and for which key.
+fn applying(plan: &Plan<'_>, policy: &Policy) -> String {
+    let rules = policy.rules().len();
+    let limited = plan.steps().iter().map(|step| {
+        let (name, key) = (step.rule().name(), step.key());
+        let missing = key.parts().position(|part| part == MISSING.as_bytes());
+        let missing = missing.and_then(|nth| policy.rule(name)?.key().get(nth));
+        match missing {
+            Some(part) => format!("{name} for requests without {}", part.describe()),
+            None if key.parts().next().is_none() => format!("{name} for all requests together"),
+            None => format!("{name} for {}", display_key(key)),
         }
-        Some(_) => format!("{} for {}", step.rule().name(), display_key(step.key())),
-        None => format!("{} for all requests together", step.rule().name()),
     });
     let limited = limited.zip(plan.steps()).map(|(text, step)| match step.plan() {
         Some(plan) => format!("{text} on plan {plan}"),
@@ -95,20 +139,19 @@ fn applying(plan: &Plan<'_>, rules: usize) -> String {
 
 /// Which allow and deny lists match.
 fn lists(plan: &Plan<'_>) -> Vec<String> {
-    let why = |missing: OnMissingKey| match missing {
-        OnMissingKey::Deny => "matches its deny list, or has no key",
-        _ => "matches its deny list",
+    let why = |rule: &PolicyRule| match plan.missing_part(rule) {
+        Some(part) => format!("the request has no {}", part.describe()),
+        None => "matches its deny list".into(),
     };
     let exempt = plan
         .exempted_by()
         .iter()
         .map(|rule| format!("{} allows it: matches its allow list.", rule.name()));
-    let shadow = plan.shadow_denied_by().iter().map(|rule| {
-        format!("{} would deny it (shadow mode): {}.", rule.name(), why(rule.on_missing_key()))
-    });
-    let denied = plan
-        .denied_by()
-        .map(|rule| format!("{} denies it: {}.", rule.name(), why(rule.on_missing_key())));
+    let shadow = plan
+        .shadow_denied_by()
+        .iter()
+        .map(|rule| format!("{} would deny it (shadow mode): {}.", rule.name(), why(rule)));
+    let denied = plan.denied_by().map(|rule| format!("{} denies it: {}.", rule.name(), why(rule)));
     exempt.chain(shadow).chain(denied).collect()
 }
 

@@ -67,8 +67,11 @@ impl HttpProblem {
         &self.0
     }
 
-    /// A denied request, with the limits that denied it.
+    /// A denied request, with the limits that denied it, or the part of the key that is missing.
     pub(crate) fn denied(checked: &CheckDecision, status: StatusCode) -> Self {
+        if let Some(missing) = &checked.missing_key {
+            return Self::new(status, missing.to_string());
+        }
         let quota = QuotaProblem::of(&checked.decision);
         let violated = checked.named_verdicts().filter(|(_, _, verdict)| !verdict.allowed);
         Self(Box::new(ProblemBody {
@@ -113,7 +116,7 @@ impl From<CheckError> for HttpProblem {
         let field_of = |error: &CheckError| match error {
             CheckError::Limit(_) => Some("limit"),
             CheckError::Refused(refusal) => match refusal {
-                Refusal::UnknownRule(_) | Refusal::ConcurrencyNeedsHold => Some("rule"),
+                Refusal::UnknownRule { .. } | Refusal::ConcurrencyNeedsHold => Some("rule"),
                 Refusal::UnknownPlan(_) => Some("plan"),
                 Refusal::KeyTooLong => Some("key"),
                 Refusal::Cost(_) | Refusal::EmptyHold | Refusal::DifferentCosts(_) => Some("cost"),
@@ -140,7 +143,7 @@ impl From<CheckError> for HttpProblem {
             CheckError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             CheckError::AdhocDisabled => StatusCode::FORBIDDEN,
             CheckError::Refused(
-                Refusal::UnknownRule(_) | Refusal::UnknownPlan(_) | Refusal::UnknownHold,
+                Refusal::UnknownRule { .. } | Refusal::UnknownPlan(_) | Refusal::UnknownHold,
             ) => StatusCode::NOT_FOUND,
             CheckError::Refused(
                 Refusal::IdReused | Refusal::AlreadySettled | Refusal::HoldExpired,

@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::future::RouteFuture;
 use axum::routing::{MethodRouter, any, get, post, put};
 use http::StatusCode;
+use http::header::ACCEPT;
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -143,9 +144,20 @@ impl PanicResponse<axum::body::Body> for HttpService {
     }
 }
 
-async fn not_found() -> HttpProblem {
-    HttpProblem::new(StatusCode::NOT_FOUND, "not found; see /openapi.json")
+async fn not_found(request: Request) -> Response {
+    let accepted = request.headers().get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
+    if accepted.is_some_and(|accepted| accepted.contains("text/html")) {
+        return (StatusCode::NOT_FOUND, Html(NOT_FOUND_PAGE)).into_response();
+    }
+    HttpProblem::new(StatusCode::NOT_FOUND, "not found; see /openapi.json").into_response()
 }
+
+/// What a browser shows for an unknown address. It needs no style sheet, so that it is served by
+/// every listener.
+const NOT_FOUND_PAGE: &str = "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
+    <title>Not found - Tidegate</title>\n<h1>Not found</h1>\n\
+    <p>No page has this address. Go to the <a href=\"/\">console</a>, or see the \
+    <a href=\"/openapi.json\">description of the API</a>.</p>\n</html>\n";
 
 async fn method_not_allowed() -> HttpProblem {
     HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed; see /openapi.json")

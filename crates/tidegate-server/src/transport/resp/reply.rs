@@ -22,7 +22,8 @@ impl RespVersion {
 
 /// Encodes replies one after the other, in the protocol version of the connection.
 ///
-/// Simple strings and errors are `'static`: bytes of a caller are only ever sent as bulk strings.
+/// Simple strings are `'static`, and line breaks in errors become spaces: bytes of a caller cannot
+/// end a reply.
 ///
 /// ```
 /// use tidegate_server::internal::transport::resp::reply::ReplyEncoder;
@@ -91,7 +92,7 @@ impl ReplyEncoder {
 
     /// An error. The first word of `text` is its code, such as `ERR` or `NOAUTH`. Control
     /// characters become spaces.
-    pub fn error(&mut self, text: &'static str) -> &mut Self {
+    pub fn error(&mut self, text: &str) -> &mut Self {
         self.line(b'-', text)
     }
 
@@ -132,7 +133,7 @@ impl ReplyEncoder {
         }
     }
 
-    fn line(&mut self, kind: u8, text: &'static str) -> &mut Self {
+    fn line(&mut self, kind: u8, text: &str) -> &mut Self {
         self.bytes.push(kind);
         self.bytes.extend(text.bytes().map(|b| if b.is_ascii_control() { b' ' } else { b }));
         self.bytes.extend_from_slice(b"\r\n");

@@ -60,7 +60,7 @@ fn a_rule_that_the_limiter_does_not_have_is_refused_at_once() {
     let limiter = limiter(&ManualClock::default(), &["5/s"]);
     let keys = [KeyedRule::new("api", Global), KeyedRule::new("login", Global)];
     let refusal = RateLimitLayer::rules(limiter, keys).unwrap_err();
-    assert_eq!(refusal, Refusal::UnknownRule("login".into()));
+    assert_eq!(refusal, Refusal::UnknownRule { name: "login".into(), meant: None });
 }
 
 #[tokio::test]

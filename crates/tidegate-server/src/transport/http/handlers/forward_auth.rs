@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use serde::Deserialize;
 use tidegate::Refusal;
 use tidegate_tower::extract::{OriginalRequest, PolicyRequest};
@@ -21,9 +20,10 @@ use crate::transport::listener::http_connection::ConnectionInfo;
 #[derive(Deserialize)]
 pub(crate) struct AuthorizeQuery {
     deny_status: Option<String>,
+    missing_key_status: Option<String>,
 }
 
-/// `ANY /v1/authorize[?deny_status=403]`
+/// `ANY /v1/authorize[?deny_status=403][&missing_key_status=401]`
 pub(crate) async fn authorize(
     State(app): State<AppState>,
     request: Request,
@@ -39,7 +39,9 @@ pub(crate) async fn authorize(
     let Ok(Query(options)) = Query::<AuthorizeQuery>::try_from_uri(request.uri()) else {
         return Err(HttpProblem::field("deny_status", "invalid query"));
     };
-    let deny_status = deny_status(options.deny_status.as_deref())?;
+    let deny_status = status("deny_status", options.deny_status.as_deref())?
+        .unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let missing_key_status = status("missing_key_status", options.missing_key_status.as_deref())?;
     // A refusal that the client can cause must be a denial to the proxy too. Some proxies let a
     // request through if its check fails.
     let refusal = |field: &str, detail: String| match options.deny_status {
@@ -89,22 +91,21 @@ pub(crate) async fn authorize(
     if decision.decision.allowed() {
         return Ok((StatusCode::OK, limit_headers(&decision)).into_response());
     }
-    Ok(denied(&decision, deny_status))
+    let of_missing = missing_key_status.filter(|_| decision.missing_key.is_some());
+    Ok(denied(&decision, of_missing.unwrap_or(deny_status)))
 }
 
 fn denied(decision: &CheckDecision, status: StatusCode) -> Response {
-    let problem = HttpProblem::denied(decision, status);
-    let mut headers = limit_headers(decision);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(HttpProblem::CONTENT_TYPE));
-    let body = serde_json::to_vec(problem.body()).unwrap_or_default();
-    (status, headers, body).into_response()
+    let mut response = HttpProblem::denied(decision, status).into_response();
+    response.headers_mut().extend(limit_headers(decision));
+    response
 }
 
-/// The status of a denial: 429 unless given.
-fn deny_status(given: Option<&str>) -> Result<StatusCode, HttpProblem> {
-    let Some(text) = given else { return Ok(StatusCode::TOO_MANY_REQUESTS) };
+/// The status of a denial, if it is given.
+fn status(field: &str, given: Option<&str>) -> Result<Option<StatusCode>, HttpProblem> {
+    let Some(text) = given else { return Ok(None) };
     let status = text.parse::<StatusCode>().ok();
     let is_denial = |status: &StatusCode| status.is_client_error() || status.is_server_error();
-    let refused = || HttpProblem::field("deny_status", "must be a status from 400 to 599");
-    status.filter(is_denial).ok_or_else(refused)
+    let refused = || HttpProblem::field(field, "must be a status from 400 to 599");
+    status.filter(is_denial).map(Some).ok_or_else(refused)
 }

@@ -22,7 +22,7 @@ impl<'a> CommandArgs<'a> {
     }
 
     pub(crate) fn word(&mut self) -> Result<&'a [u8], ErrorText> {
-        self.optional().ok_or(SYNTAX)
+        self.optional().ok_or(SYNTAX.into())
     }
 
     /// The next argument, if there is one.
@@ -34,7 +34,7 @@ impl<'a> CommandArgs<'a> {
 
     /// The next argument as UTF-8.
     pub(crate) fn text(&mut self) -> Result<&'a str, ErrorText> {
-        std::str::from_utf8(self.word()?).map_err(|_| "ERR names must be UTF-8")
+        std::str::from_utf8(self.word()?).map_err(|_| "ERR names must be UTF-8".into())
     }
 
     /// The next argument as an integer from 0 to 2^53.
@@ -42,16 +42,16 @@ impl<'a> CommandArgs<'a> {
         let word = self.word()?;
         // This many digits cannot overflow.
         if !(1..=MAX_DIGITS).contains(&word.len()) {
-            return Err(NOT_AN_INTEGER);
+            return Err(NOT_AN_INTEGER.into());
         }
         let mut number = 0;
         for byte in word {
             if !byte.is_ascii_digit() {
-                return Err(NOT_AN_INTEGER);
+                return Err(NOT_AN_INTEGER.into());
             }
             number = number * 10 + u64::from(byte - b'0');
         }
-        if number <= MAX_INTEGER { Ok(number) } else { Err(NOT_AN_INTEGER) }
+        if number <= MAX_INTEGER { Ok(number) } else { Err(NOT_AN_INTEGER.into()) }
     }
 
     /// The next argument as milliseconds.
@@ -70,6 +70,6 @@ impl<'a> CommandArgs<'a> {
 
     /// Refuses further arguments.
     pub(crate) fn end(&self) -> Result<(), ErrorText> {
-        if self.0.is_empty() { Ok(()) } else { Err(SYNTAX) }
+        if self.0.is_empty() { Ok(()) } else { Err(SYNTAX.into()) }
     }
 }

@@ -5,14 +5,14 @@ use tidegate::policy::RuleTarget;
 use tidegate::{Cost, Key, Rule, RuleCheck, RuleCost};
 
 use super::args::CommandArgs;
-use super::encode::{write_decision, write_decisions};
+use super::encode::{ReplyShape, write_decisions, write_one};
 use super::errors::{ErrorText, SYNTAX, error_text};
 use crate::check::{CheckService, Operation};
 use crate::observe::metrics::ListenerKind;
 use crate::transport::resp::reply::ReplyEncoder;
 use crate::transport::resp::session::RespSession;
 
-/// `TG.CHECK rule key [COST n] [ID id]`
+/// `TG.CHECK rule key [COST n] [ID id] [NAMED]`
 pub(crate) async fn check(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
@@ -22,7 +22,7 @@ pub(crate) async fn check(
     check_one(RuleTarget::Named(rule), rule, args, service, reply).await
 }
 
-/// `TG.LIMIT "5/min" key [COST n] [ID id]`
+/// `TG.LIMIT "5/min" key [COST n] [ID id] [NAMED]`
 pub(crate) async fn limit(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
@@ -41,14 +41,16 @@ async fn check_one(
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
     let key = Key::from(args.word()?);
-    let (mut cost, mut id) = (None, None);
+    let (mut cost, mut id, mut shape) = (None, None, ReplyShape::Array);
     while args.len() > 0 {
         if cost.is_none() && args.take("COST") {
             cost = Some(args.integer()?);
         } else if id.is_none() && args.take("ID") {
             id = Some(args.text()?);
+        } else if shape == ReplyShape::Array && args.take("NAMED") {
+            shape = ReplyShape::Map;
         } else {
-            return Err(SYNTAX);
+            return Err(SYNTAX.into());
         }
     }
     let cost = cost.unwrap_or(1);
@@ -56,23 +58,22 @@ async fn check_one(
     let result = service.run(operation, &[RuleCheck::of(target, key, cost)], id).await;
     service.count_request(ListenerKind::Resp, operation, &result);
     let decision = result.map_err(error_text)?;
-    reply.array(8);
-    write_decision(&decision, name, reply);
+    write_one(&decision, name, shape, reply);
     Ok(())
 }
 
-/// `TG.PEEK rule key`
+/// `TG.PEEK rule key [NAMED]`
 pub(crate) async fn peek(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
     let (rule, key) = (args.text()?, Key::from(args.word()?));
+    let shape = if args.take("NAMED") { ReplyShape::Map } else { ReplyShape::Array };
     args.end()?;
     let check = RuleCheck::new(rule, key).cost(0);
     let decision = service.run(Operation::Peek, &[check], None).await.map_err(error_text)?;
-    reply.array(8);
-    write_decision(&decision, rule, reply);
+    write_one(&decision, rule, shape, reply);
     Ok(())
 }
 
@@ -102,7 +103,7 @@ pub(super) type RuleCosts<'a> = SmallVec<[RuleCost<'a>; 4]>;
 pub(super) fn rule_costs<'a>(args: &mut CommandArgs<'a>) -> Result<RuleCosts<'a>, ErrorText> {
     let count = usize::try_from(args.integer()?).map_err(|_| SYNTAX)?;
     if count == 0 || count > CheckService::MAX_CHECKS {
-        return Err("ERR the number of checks must be from 1 to 16");
+        return Err("ERR the number of checks must be from 1 to 16".into());
     }
     let mut one = || {
         let (rule, key) = (args.text()?, Key::from(args.word()?));

@@ -33,7 +33,7 @@ pub(crate) fn command(
             describe(entry, reply);
         }
     } else {
-        return Err("ERR unknown subcommand; use COUNT, DOCS, INFO or LIST");
+        return Err("ERR unknown subcommand; use COUNT, DOCS, INFO or LIST".into());
     }
     Ok(())
 }

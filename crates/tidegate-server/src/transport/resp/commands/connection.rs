@@ -29,9 +29,9 @@ pub(crate) fn auth(
 
 fn authenticate(token: &[u8], session: &mut RespSession) -> Result<(), ErrorText> {
     if !session.tokens().any() {
-        return Err("ERR AUTH called, but no token is configured; set TIDEGATE_TOKEN");
+        return Err("ERR AUTH called, but no token is configured; set TIDEGATE_TOKEN".into());
     }
-    if session.authenticate(token) { Ok(()) } else { Err("WRONGPASS invalid token") }
+    if session.authenticate(token) { Ok(()) } else { Err("WRONGPASS invalid token".into()) }
 }
 
 /// `HELLO [2|3 [AUTH user token] [SETNAME name]]`
@@ -44,7 +44,7 @@ pub(crate) fn hello(
         None => reply.protocol(),
         Some(b"2") => RespVersion::Resp2,
         Some(b"3") => RespVersion::Resp3,
-        Some(_) => return Err("NOPROTO unsupported protocol version; use 2 or 3"),
+        Some(_) => return Err("NOPROTO unsupported protocol version; use 2 or 3".into()),
     };
     let (mut token, mut name) = (None, None);
     while args.len() > 0 {
@@ -54,14 +54,14 @@ pub(crate) fn hello(
         } else if args.take("SETNAME") {
             name = Some(client_name(args)?);
         } else {
-            return Err(SYNTAX);
+            return Err(SYNTAX.into());
         }
     }
     if let Some(token) = token {
         authenticate(token, session)?;
     }
     if session.access() == AccessLevel::Nothing {
-        return Err("NOAUTH authentication required; send HELLO with AUTH and the token");
+        return Err("NOAUTH authentication required; send HELLO with AUTH and the token".into());
     }
     if let Some(name) = name {
         session.name = name.to_vec();
@@ -114,7 +114,7 @@ pub(crate) fn select(
     let database = args.integer()?;
     args.end()?;
     if database != 0 {
-        return Err("ERR DB index is out of range; only 0 exists");
+        return Err("ERR DB index is out of range; only 0 exists".into());
     }
     reply.simple("OK");
     Ok(())
@@ -147,7 +147,7 @@ pub(crate) fn client(
     } else if args.take("INFO") {
         reply.bulk(format!("id={} db=0", session.id()).as_bytes());
     } else {
-        return Err("ERR unknown subcommand; use SETNAME, GETNAME, ID, SETINFO or INFO");
+        return Err("ERR unknown subcommand; use SETNAME, GETNAME, ID, SETINFO or INFO".into());
     }
     args.end()
 }
@@ -157,7 +157,7 @@ fn client_name<'a>(args: &mut CommandArgs<'a>) -> Result<&'a [u8], ErrorText> {
     let is_name = name.len() <= RespSession::MAX_NAME && name.iter().all(u8::is_ascii_graphic);
     is_name
         .then_some(name)
-        .ok_or("ERR invalid client name; at most 64 printable characters without spaces")
+        .ok_or("ERR invalid client name; at most 64 printable characters without spaces".into())
 }
 
 /// `CONFIG GET name`: benchmarks read whether the server writes to disk.
@@ -166,7 +166,7 @@ pub(crate) fn config(
     reply: &mut ReplyEncoder,
 ) -> Result<(), ErrorText> {
     if !args.take("GET") {
-        return Err("ERR only CONFIG GET is supported; use the policy file");
+        return Err("ERR only CONFIG GET is supported; use the policy file".into());
     }
     let name = args.word()?;
     let known = [("save", ""), ("appendonly", "no")];

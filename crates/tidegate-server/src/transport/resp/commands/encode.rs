@@ -5,8 +5,64 @@ use tidegate::{Micros, Wait};
 use crate::check::CheckDecision;
 use crate::transport::resp::reply::ReplyEncoder;
 
+/// How a decision is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReplyShape {
+    /// Eight elements.
+    Array,
+    /// The same by name; pairs in RESP2.
+    Map,
+}
+
+/// The names of the eight elements.
+const NAMES: [&str; 8] = [
+    "allowed",
+    "limit",
+    "remaining",
+    "retry_after_ms",
+    "reset_after_ms",
+    "delay_ms",
+    "rule",
+    "source",
+];
+
+/// The reply that is one decision. `name` is the rule if no limit applies.
+pub(crate) fn write_one(
+    checked: &CheckDecision,
+    name: &str,
+    shape: ReplyShape,
+    reply: &mut ReplyEncoder,
+) {
+    match shape {
+        ReplyShape::Array => {
+            reply.array(8);
+            write_decision(checked, name, reply);
+        }
+        ReplyShape::Map => {
+            let (numbers, [rule, source]) = elements(checked, name);
+            reply.map(8);
+            for (name, number) in NAMES.iter().zip(numbers) {
+                reply.bulk(name.as_bytes()).integer(number);
+            }
+            for (name, text) in NAMES[6..].iter().zip([rule, source]) {
+                reply.bulk(name.as_bytes()).bulk(text.as_bytes());
+            }
+        }
+    }
+}
+
 /// The eight elements of a decision. `name` is the rule if no limit applies.
 pub(crate) fn write_decision(checked: &CheckDecision, name: &str, reply: &mut ReplyEncoder) {
+    let (numbers, texts) = elements(checked, name);
+    for number in numbers {
+        reply.integer(number);
+    }
+    for text in texts {
+        reply.bulk(text.as_bytes());
+    }
+}
+
+fn elements<'a>(checked: &'a CheckDecision, name: &'a str) -> ([i64; 6], [&'a str; 2]) {
     let decision = &checked.decision;
     let (rule, limit, remaining, reset) = match checked.most_restrictive() {
         Some((limit, verdict)) => (
@@ -19,15 +75,9 @@ pub(crate) fn write_decision(checked: &CheckDecision, name: &str, reply: &mut Re
     };
     // Without a limit there is no wait: 0.
     let retry_after = wait_millis(decision.retry_after());
-    reply
-        .integer(decision.allowed().into())
-        .integer(limit)
-        .integer(remaining)
-        .integer(retry_after)
-        .integer(reset)
-        .integer(millis(decision.delay()))
-        .bulk(rule.as_bytes())
-        .bulk(decision.source.name().as_bytes());
+    let allowed = decision.allowed().into();
+    let numbers = [allowed, limit, remaining, retry_after, reset, millis(decision.delay())];
+    (numbers, [rule, decision.source.name()])
 }
 
 /// The eight elements of a decision, then an array of eight for each limit.

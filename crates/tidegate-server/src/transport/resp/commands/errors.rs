@@ -1,30 +1,51 @@
 //! Error texts of commands.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+
 use tidegate::{EngineError, MemoryFull, MemoryKind, Refusal};
 
+use super::table::CommandSpec;
 use crate::check::CheckError;
+use crate::text::escape::TruncatedText;
 
-/// The text of an error. Static: it never contains bytes of the caller.
-pub(crate) type ErrorText = &'static str;
+/// The text of an error. Words of the caller in it are escaped and cut to [`MAX_QUOTED`].
+pub(crate) type ErrorText = Cow<'static, str>;
 
-pub(crate) const UNKNOWN: ErrorText =
-    "ERR unknown command; COMMAND LIST shows the commands of tidegate";
-pub(crate) const ARITY: ErrorText = "ERR wrong number of arguments; see COMMAND INFO";
-pub(crate) const SYNTAX: ErrorText = "ERR syntax error; see the documentation of this command";
-pub(crate) const NOT_AN_INTEGER: ErrorText = "ERR value is not a whole number from 0 to 2^53";
-pub(crate) const NO_AUTH: ErrorText = "NOAUTH authentication required; send AUTH with the token";
-pub(crate) const NO_ADMIN: ErrorText = "NOAUTH admin token required; send it with AUTH";
-pub(crate) const ADMIN_OFF: ErrorText =
+/// Bytes of a message that quotes the caller.
+const MAX_QUOTED: usize = 256;
+
+pub(crate) const UNKNOWN: &str = "ERR unknown command; COMMAND LIST shows the commands of tidegate";
+pub(crate) const ARITY: &str = "ERR wrong number of arguments";
+pub(crate) const SYNTAX: &str = "ERR syntax error";
+pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not a whole number from 0 to 2^53";
+pub(crate) const NO_AUTH: &str = "NOAUTH authentication required; send AUTH with the token";
+pub(crate) const NO_ADMIN: &str = "NOAUTH admin token required; send it with AUTH";
+pub(crate) const ADMIN_OFF: &str =
     "NOAUTH admin token required, and the server has none; set TIDEGATE_ADMIN_TOKEN";
 
-pub(crate) const UNQUEUEABLE: ErrorText =
-    "ERR not allowed inside a transaction; send it before MULTI";
-pub(crate) const TRANSACTION_FULL: ErrorText =
+pub(crate) const UNQUEUEABLE: &str = "ERR not allowed inside a transaction; send it before MULTI";
+pub(crate) const TRANSACTION_FULL: &str =
     "ERR transaction too long; at most 1024 commands and 128 KiB";
+
+/// Adds how the command is written to errors about its arguments.
+pub(crate) fn with_usage(error: ErrorText, command: &CommandSpec) -> ErrorText {
+    match [ARITY, SYNTAX, NOT_AN_INTEGER].contains(&&*error) {
+        true => format!("{error}; usage: {}", command.usage()).into(),
+        false => error,
+    }
+}
+
+/// A message that quotes the caller.
+fn quoting(prefix: &str, message: &impl Display) -> ErrorText {
+    let mut text = prefix.to_owned();
+    TruncatedText::new(&mut text, MAX_QUOTED).push_escaped(message.to_string().as_bytes());
+    text.into()
+}
 
 /// The reply to a failed check.
 pub(crate) fn error_text(error: CheckError) -> ErrorText {
-    match error {
+    let text = match error {
         CheckError::Store(error @ EngineError::Unavailable(_)) => match error.memory_full() {
             Some(full) => memory_full_text(full),
             None => "NOANSWER store unavailable; nothing was charged, retry later",
@@ -32,25 +53,26 @@ pub(crate) fn error_text(error: CheckError) -> ErrorText {
         CheckError::Store(_) => {
             "NOANSWER no reply from the store; the request may have been charged: retry with an ID"
         }
-        CheckError::Limit(_) => "ERR invalid limit; expected one like 100/s or sliding-log 5/1m",
+        CheckError::Limit(error) => return quoting("ERR invalid limit: ", &error),
         CheckError::Throttle => "ERR invalid limit; count and period must be above 0 and in range",
         CheckError::MissingKey => "ERR missing key: this rule counts per key",
-        CheckError::MissingModel(_) => "ERR missing model: this rule counts money",
-        CheckError::UnknownModel(_) => "ERR no price for this model; add it to prices, or \"*\"",
+        CheckError::MissingModel(_) => return quoting("ERR model ", &error),
+        CheckError::UnknownModel(_) => return quoting("ERR ", &error),
         CheckError::AdhocDisabled => {
             "ERR ad-hoc limits are disabled (adhoc: false); use TG.CHECK with a rule"
         }
-        CheckError::Refused(refusal) => refusal_text(&refusal),
-    }
+        CheckError::Refused(refusal) => return refusal_text(&refusal),
+    };
+    text.into()
 }
 
 /// Whether the error is that the server could not decide.
-pub(crate) fn has_no_decision(error: ErrorText) -> bool {
+pub(crate) fn has_no_decision(error: &str) -> bool {
     ["NOANSWER ", "BUSY "].iter().any(|prefix| error.starts_with(prefix))
 }
 
 /// The reply to a request that found no room in memory.
-fn memory_full_text(MemoryFull(kind): MemoryFull) -> ErrorText {
+fn memory_full_text(MemoryFull(kind): MemoryFull) -> &'static str {
     match kind {
         MemoryKind::State => "NOANSWER memory is full (state); nothing was charged, retry later",
         MemoryKind::Overflow => {
@@ -68,9 +90,9 @@ fn memory_full_text(MemoryFull(kind): MemoryFull) -> ErrorText {
 
 /// The reply to an invalid request.
 pub(crate) fn refusal_text(refusal: &Refusal) -> ErrorText {
-    match refusal {
-        Refusal::UnknownRule(_) => "NORULE no such rule",
-        Refusal::UnknownPlan(_) => "ERR the rule has no such plan",
+    let text = match refusal {
+        Refusal::UnknownRule { .. } => return quoting("NORULE ", refusal),
+        Refusal::UnknownPlan(_) => return quoting("ERR ", refusal),
         Refusal::ChargeCount(_) => "ERR too many limits in one call; split it",
         Refusal::KeyTooLong => "ERR the key is too long; at most 1024 bytes, or send a hash",
         Refusal::Cost(_) => "ERR the cost is too large; use at most 4294967296",
@@ -96,7 +118,8 @@ pub(crate) fn refusal_text(refusal: &Refusal) -> ErrorText {
         }
         Refusal::UnknownZone(_) => "ERR unknown time zone; use an IANA name like Europe/Berlin",
         _ => "ERR invalid request",
-    }
+    };
+    text.into()
 }
 
 #[cfg(test)]
@@ -122,7 +145,7 @@ mod tests {
         let ids = error_text(EngineError::unavailable(MemoryFull(MemoryKind::Ids)).into());
         let store = error_text(EngineError::Unavailable(Arc::new(std::fmt::Error)).into());
         let other = error_text(CheckError::MissingKey);
-        assert_eq!([ids, store, other].map(has_no_decision), [true, true, false]);
+        assert_eq!([ids, store, other].map(|text| has_no_decision(&text)), [true, true, false]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tidegate_config::RefundToken;
 use self::args::CommandArgs;
 use self::errors::{
     ADMIN_OFF, ARITY, ErrorText, NO_ADMIN, NO_AUTH, TRANSACTION_FULL, UNKNOWN, UNQUEUEABLE,
-    has_no_decision,
+    has_no_decision, with_usage,
 };
 use self::table::{CommandId, CommandSpec, InTransaction};
 use super::frame::Command;
@@ -39,7 +39,7 @@ pub(crate) async fn run(
         None => dispatch(command, session, service, reply).await,
         Some(mut span) => {
             let result = span.around(dispatch(command, session, service, reply)).await;
-            if result.is_err_and(has_no_decision) {
+            if result.as_ref().is_err_and(|error| has_no_decision(error)) {
                 span.fail();
             }
             result
@@ -48,7 +48,11 @@ pub(crate) async fn run(
     match result {
         Ok(next) => next,
         Err(error) => {
-            reply.error(error);
+            let error = match CommandSpec::find(command.name) {
+                Some(spec) => with_usage(error, spec),
+                None => error,
+            };
+            reply.error(&error);
             if session.is_guessing() { AfterCommand::Close } else { AfterCommand::Continue }
         }
     }
@@ -125,7 +129,7 @@ fn permitted(command: &Command<'_>, session: &RespSession) -> Result<CommandId, 
     permit(session, entry.map_or(AccessLevel::Check, |entry| needed(entry, session)))?;
     let entry = entry.ok_or(UNKNOWN)?;
     if !entry.takes(1 + command.arguments.len()) {
-        return Err(ARITY);
+        return Err(ARITY.into());
     }
     Ok(entry.id)
 }
@@ -148,10 +152,10 @@ fn queue(
     let Some(transaction) = &mut session.transaction else { return Ok(false) };
     match id.in_transaction() {
         InTransaction::Run => Ok(false),
-        InTransaction::Refuse => Err(UNQUEUEABLE),
+        InTransaction::Refuse => Err(UNQUEUEABLE.into()),
         InTransaction::Queue => match transaction.push(command) {
             Ok(()) => Ok(true),
-            Err(TransactionFull) => Err(TRANSACTION_FULL),
+            Err(TransactionFull) => Err(TRANSACTION_FULL.into()),
         },
     }
 }
@@ -159,8 +163,8 @@ fn queue(
 fn permit(session: &RespSession, needed: AccessLevel) -> Result<(), ErrorText> {
     match session.access() {
         access if access >= needed => Ok(()),
-        AccessLevel::Nothing => Err(NO_AUTH),
-        _ if session.tokens().has_admin() => Err(NO_ADMIN),
-        _ => Err(ADMIN_OFF),
+        AccessLevel::Nothing => Err(NO_AUTH.into()),
+        _ if session.tokens().has_admin() => Err(NO_ADMIN.into()),
+        _ => Err(ADMIN_OFF.into()),
     }
 }

@@ -62,7 +62,7 @@ async fn reserve_each(
         } else if min.is_none() && args.take("MIN") {
             min = Some(args.integer()?);
         } else {
-            return Err(SYNTAX);
+            return Err(SYNTAX.into());
         }
     }
     let mut checks = rule_checks(costs);
@@ -148,7 +148,7 @@ pub(crate) async fn extend(
         } else if to.min.is_none() && args.take("MIN") {
             to.min = Some(Cost::total(args.integer()?));
         } else {
-            return Err(SYNTAX);
+            return Err(SYNTAX.into());
         }
     }
     let extended = service.settle(id, SettleAction::Extend(to)).await.map_err(error_text)?;

@@ -81,6 +81,8 @@ pub(crate) struct CommandSpec {
     pub(crate) arity: i64,
     pub(crate) access: AccessLevel,
     pub(crate) keys: Option<KeyPositions>,
+    /// The arguments, as the documentation writes them.
+    arguments: &'static str,
 }
 
 /// Positions of the keys among the words, where the name is word 0. Clients that spread keys over
@@ -94,51 +96,146 @@ pub(crate) struct KeyPositions {
 }
 
 /// All commands, the most frequent first.
-pub(crate) const COMMANDS: [CommandSpec; 32] = [
-    entry(CommandId::Throttle, "cl.throttle", -5, AccessLevel::Check).keys(1, 1, 1),
-    entry(CommandId::Check, "tg.check", -3, AccessLevel::Check).keys(2, 2, 1),
-    entry(CommandId::Peek, "tg.peek", 3, AccessLevel::Check).keys(2, 2, 1),
-    entry(CommandId::Limit, "tg.limit", -3, AccessLevel::Check).keys(2, 2, 1),
-    entry(CommandId::CheckMany, "tg.mcheck", -5, AccessLevel::Check).keys(3, -2, 3),
-    entry(CommandId::Reserve, "tg.reserve", -4, AccessLevel::Check).keys(2, 2, 1),
+pub(crate) const COMMANDS: [CommandSpec; 34] = [
+    entry(
+        CommandId::Throttle,
+        "cl.throttle",
+        -5,
+        AccessLevel::Check,
+        "key max_burst count period [quantity]",
+    )
+    .keys(1, 1, 1),
+    // As Redis has it in its sources, and in whole seconds.
+    entry(
+        CommandId::Throttle,
+        "gcra",
+        -5,
+        AccessLevel::Check,
+        "key max_burst count period [TOKENS quantity]",
+    )
+    .keys(1, 1, 1),
+    entry(
+        CommandId::Throttle,
+        "rl.throttle",
+        -5,
+        AccessLevel::Check,
+        "key max_burst count period [quantity]",
+    )
+    .keys(1, 1, 1),
+    entry(
+        CommandId::Check,
+        "tg.check",
+        -3,
+        AccessLevel::Check,
+        "rule key [COST n] [ID id] [NAMED]",
+    )
+    .keys(2, 2, 1),
+    entry(CommandId::Peek, "tg.peek", -3, AccessLevel::Check, "rule key [NAMED]").keys(2, 2, 1),
+    entry(
+        CommandId::Limit,
+        "tg.limit",
+        -3,
+        AccessLevel::Check,
+        "limit key [COST n] [ID id] [NAMED]",
+    )
+    .keys(2, 2, 1),
+    entry(CommandId::CheckMany, "tg.mcheck", -5, AccessLevel::Check, "n rule key cost ..")
+        .keys(3, -2, 3),
+    entry(
+        CommandId::Reserve,
+        "tg.reserve",
+        -4,
+        AccessLevel::Check,
+        "rule key cost [TTL ms] [ID id] [EXPIRY CHARGE] [MIN cost]",
+    )
+    .keys(2, 2, 1),
     // The options at the end do not allow to name the keys after the first.
-    entry(CommandId::ReserveMany, "tg.mreserve", -5, AccessLevel::Check).keys(3, 3, 1),
-    entry(CommandId::Commit, "tg.commit", -2, AccessLevel::Check),
-    entry(CommandId::Cancel, "tg.cancel", 2, AccessLevel::Check),
-    entry(CommandId::Renew, "tg.renew", 3, AccessLevel::Check),
+    entry(
+        CommandId::ReserveMany,
+        "tg.mreserve",
+        -5,
+        AccessLevel::Check,
+        "n rule key cost .. [TTL ms] [ID id] [EXPIRY CHARGE] [MIN cost]",
+    )
+    .keys(3, 3, 1),
+    entry(
+        CommandId::Commit,
+        "tg.commit",
+        -2,
+        AccessLevel::Check,
+        "id [cost | COSTS n rule key cost ..]",
+    ),
+    entry(CommandId::Cancel, "tg.cancel", 2, AccessLevel::Check, "id"),
+    entry(CommandId::Renew, "tg.renew", 3, AccessLevel::Check, "id ms"),
     // As for tg.mreserve.
-    entry(CommandId::Extend, "tg.extend", -6, AccessLevel::Check).keys(4, 4, 1),
-    entry(CommandId::Record, "tg.record", 4, AccessLevel::Check).keys(2, 2, 1),
-    entry(CommandId::Refund, "tg.refund", 4, AccessLevel::Check).keys(2, 2, 1),
-    entry(CommandId::Reset, "tg.reset", 3, AccessLevel::Admin).keys(2, 2, 1),
-    entry(CommandId::TideInfo, "tg.info", 1, AccessLevel::Check),
-    entry(CommandId::Del, "del", -2, AccessLevel::Check).keys(1, -1, 1),
-    entry(CommandId::Ping, "ping", -1, AccessLevel::Check),
-    entry(CommandId::Echo, "echo", 2, AccessLevel::Check),
-    entry(CommandId::Info, "info", -1, AccessLevel::Check),
-    entry(CommandId::Select, "select", 2, AccessLevel::Check),
-    entry(CommandId::Client, "client", -2, AccessLevel::Check),
-    entry(CommandId::Command, "command", -1, AccessLevel::Check),
-    entry(CommandId::Config, "config", -3, AccessLevel::Check),
-    entry(CommandId::Hello, "hello", -1, AccessLevel::Nothing),
-    entry(CommandId::Auth, "auth", -2, AccessLevel::Nothing),
-    entry(CommandId::Quit, "quit", -1, AccessLevel::Nothing),
-    entry(CommandId::Multi, "multi", 1, AccessLevel::Check),
-    entry(CommandId::Exec, "exec", 1, AccessLevel::Check),
-    entry(CommandId::Discard, "discard", 1, AccessLevel::Check),
-    entry(CommandId::Watch, "watch", -2, AccessLevel::Check).keys(1, -1, 1),
-    entry(CommandId::Unwatch, "unwatch", 1, AccessLevel::Check),
-    entry(CommandId::ResetConnection, "reset", 1, AccessLevel::Nothing),
+    entry(
+        CommandId::Extend,
+        "tg.extend",
+        -6,
+        AccessLevel::Check,
+        "id n rule key total .. [TTL ms] [MIN total]",
+    )
+    .keys(4, 4, 1),
+    entry(CommandId::Record, "tg.record", 4, AccessLevel::Check, "rule key cost").keys(2, 2, 1),
+    entry(CommandId::Refund, "tg.refund", 4, AccessLevel::Check, "rule key cost").keys(2, 2, 1),
+    entry(CommandId::Reset, "tg.reset", 3, AccessLevel::Admin, "rule key").keys(2, 2, 1),
+    entry(CommandId::TideInfo, "tg.info", 1, AccessLevel::Check, ""),
+    entry(CommandId::Del, "del", -2, AccessLevel::Check, "key ..").keys(1, -1, 1),
+    entry(CommandId::Ping, "ping", -1, AccessLevel::Check, "[message]"),
+    entry(CommandId::Echo, "echo", 2, AccessLevel::Check, "message"),
+    entry(CommandId::Info, "info", -1, AccessLevel::Check, "[section]"),
+    entry(CommandId::Select, "select", 2, AccessLevel::Check, "0"),
+    entry(
+        CommandId::Client,
+        "client",
+        -2,
+        AccessLevel::Check,
+        "SETNAME name | GETNAME | ID | SETINFO name value | INFO",
+    ),
+    entry(
+        CommandId::Command,
+        "command",
+        -1,
+        AccessLevel::Check,
+        "[COUNT | DOCS | INFO name .. | LIST]",
+    ),
+    entry(CommandId::Config, "config", -3, AccessLevel::Check, "GET name"),
+    entry(
+        CommandId::Hello,
+        "hello",
+        -1,
+        AccessLevel::Nothing,
+        "[2 | 3 [AUTH user token] [SETNAME name]]",
+    ),
+    entry(CommandId::Auth, "auth", -2, AccessLevel::Nothing, "[user] token"),
+    entry(CommandId::Quit, "quit", -1, AccessLevel::Nothing, ""),
+    entry(CommandId::Multi, "multi", 1, AccessLevel::Check, ""),
+    entry(CommandId::Exec, "exec", 1, AccessLevel::Check, ""),
+    entry(CommandId::Discard, "discard", 1, AccessLevel::Check, ""),
+    entry(CommandId::Watch, "watch", -2, AccessLevel::Check, "key ..").keys(1, -1, 1),
+    entry(CommandId::Unwatch, "unwatch", 1, AccessLevel::Check, ""),
+    entry(CommandId::ResetConnection, "reset", 1, AccessLevel::Nothing, ""),
 ];
 
-const fn entry(id: CommandId, name: &'static str, arity: i64, access: AccessLevel) -> CommandSpec {
-    CommandSpec { id, name, arity, access, keys: None }
+const fn entry(
+    id: CommandId,
+    name: &'static str,
+    arity: i64,
+    access: AccessLevel,
+    arguments: &'static str,
+) -> CommandSpec {
+    CommandSpec { id, name, arity, access, keys: None, arguments }
 }
 
 impl CommandSpec {
     const fn keys(mut self, first: i64, last: i64, step: i64) -> Self {
         self.keys = Some(KeyPositions { first, last, step });
         self
+    }
+
+    /// How the command is written: `TG.PEEK rule key [NAMED]`.
+    pub(crate) fn usage(&self) -> String {
+        format!("{} {}", self.name.to_ascii_uppercase(), self.arguments).trim_end().to_owned()
     }
 
     /// The command of this name, in any case.

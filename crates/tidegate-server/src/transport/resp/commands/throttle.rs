@@ -1,4 +1,4 @@
-//! CL.THROTTLE of redis-cell, and DEL.
+//! CL.THROTTLE of redis-cell, GCRA of Redis, and DEL.
 
 use tidegate::{Key, Micros, RuleCheck};
 
@@ -10,7 +10,8 @@ use crate::observe::metrics::ListenerKind;
 use crate::transport::resp::reply::ReplyEncoder;
 use crate::transport::resp::session::RespSession;
 
-/// `CL.THROTTLE key max_burst count period [quantity]`
+/// `CL.THROTTLE key max_burst count period [quantity]`, `GCRA key max_burst count period [TOKENS
+/// quantity]`. Each accepts the other's way to write the quantity.
 pub(crate) async fn throttle(
     args: &mut CommandArgs<'_>,
     service: &CheckService,
@@ -19,7 +20,7 @@ pub(crate) async fn throttle(
     let key = Key::from(args.word()?);
     let throttle =
         Throttle { max_burst: args.integer()?, count: args.integer()?, period: args.integer()? };
-    let quantity = if args.len() > 0 { args.integer()? } else { 1 };
+    let quantity = if args.take("TOKENS") || args.len() > 0 { args.integer()? } else { 1 };
     args.end()?;
     let operation = if quantity == 0 { Operation::Peek } else { Operation::Check };
     // A quantity above the limit, which is `max_burst` + 1, is never allowed. The smallest such

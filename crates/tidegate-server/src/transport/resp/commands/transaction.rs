@@ -8,7 +8,7 @@ use crate::transport::resp::transaction::Transaction;
 /// `MULTI`
 pub(crate) fn multi(session: &mut RespSession, reply: &mut ReplyEncoder) -> Result<(), ErrorText> {
     if session.transaction.is_some() {
-        return Err("ERR MULTI calls can not be nested");
+        return Err("ERR MULTI calls can not be nested".into());
     }
     session.transaction = Some(Transaction::default());
     reply.simple("OK");
@@ -23,7 +23,7 @@ pub(crate) fn exec(
     let transaction = session.transaction.as_ref().ok_or("ERR EXEC without MULTI")?;
     if transaction.is_aborted() {
         session.transaction = None;
-        return Err("EXECABORT Transaction discarded because of previous errors.");
+        return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
     reply.array(transaction.len());
     Ok(AfterCommand::Execute)
@@ -49,7 +49,7 @@ pub(crate) fn unwatch(reply: &mut ReplyEncoder) -> Result<(), ErrorText> {
 /// back.
 pub(crate) fn watch(session: &RespSession, reply: &mut ReplyEncoder) -> Result<(), ErrorText> {
     if session.transaction.is_some() {
-        return Err("ERR WATCH inside MULTI is not allowed");
+        return Err("ERR WATCH inside MULTI is not allowed".into());
     }
     reply.simple("OK");
     Ok(())
