@@ -7,7 +7,8 @@ use tidegate::policy::{
     AfterMatch, Enforcement, KeyPart, ListEntry, Match, Override, PathPattern, PlanDraft,
 };
 use tidegate::{
-    ClientNetwork, InvalidPlans, InvalidRule, Key, Micros, Network, PolicyRule, Rule, RuleDraft,
+    ClientNetwork, Clock, InvalidPlans, InvalidRule, Key, Limit, Micros, Network, PolicyRule, Rule,
+    RuleDraft, SystemClock,
 };
 
 use crate::canonical::canonical;
@@ -112,10 +113,27 @@ impl RuleReader {
         }
     }
 
+    fn warn(&mut self, field: &str, what: &'static str, message: impl ToString) {
+        if self.warnings.len() < FieldError::MAX_PER_RULE {
+            self.warnings.push(FieldError::new(field, what, message));
+        }
+    }
+
+    /// A repeated limit takes memory and denies nothing that the first does not.
+    fn warn_of_repeated_limits(&mut self, limits: &[Limit]) {
+        for (i, limit) in limits.iter().enumerate() {
+            if let Some(first) = limits[..i].iter().position(|other| other == limit) {
+                let message = format!("the same limit as limits[{first}] has no effect; remove it");
+                self.warn(&format!("limits[{i}]"), "limit", message);
+            }
+        }
+    }
+
     fn draft(&mut self, written: &RuleFile) -> RuleDraft {
         self.name(&written.name);
         let limits = limits::read(&written.limits, "limits", &mut self.faults);
         let shadow_limits = limits::read(&written.shadow_limits, "shadow_limits", &mut self.faults);
+        self.warn_of_repeated_limits(&limits);
         self.count(written);
         let matches = self.matches(&written.matches);
         let key = self.key(written, &matches);
@@ -219,7 +237,7 @@ impl RuleReader {
                 methods.push(method.to_ascii_uppercase().into());
             } else {
                 let field = format!("match.{}", written.method.field("method", i));
-                self.fault(&field, "method", "invalid method; expected one like GET or POST");
+                self.fault(&field, "method", method_fault(method));
             }
         }
         let path = written.path.as_deref().and_then(|path| match path.parse::<PathPattern>() {
@@ -326,7 +344,13 @@ impl RuleReader {
             self.fault(&of_limits, "override", InvalidRule::LimitCount(count));
         }
         let until = one.until.as_deref().and_then(|until| match instant(until) {
-            Ok(until) => Some(until),
+            Ok(end) => {
+                if end <= SystemClock.now() {
+                    let message = "this override has ended; remove it, or set a later time";
+                    self.warn(&format!("{field}.until"), "time", message);
+                }
+                Some(end)
+            }
             Err(message) => {
                 self.fault(&format!("{field}.until"), "time", message);
                 None
@@ -349,17 +373,26 @@ impl RuleReader {
                 Ok(_) => {}
                 // As a key it would never match, without any error.
                 Err(error) if looks_like_network(text) => self.fault(&field, "network", error),
-                Err(_) if key.len() > 1 && self.warnings.len() < FieldError::MAX_PER_RULE => {
+                Err(_) if key.len() > 1 => {
                     let message = format!(
                         "never matches: not a network, and the rule's key has {}",
                         counted(key.len(), "part")
                     );
-                    self.warnings.push(FieldError::new(&field, "entry", message));
+                    self.warn(&field, "entry", message);
                 }
                 Err(_) => {}
             }
         }
         texts.iter().map(|text| ListEntry::from(&**text)).collect()
+    }
+}
+
+/// Several methods in one text are a list.
+fn method_fault(method: &str) -> String {
+    let parts: Vec<&str> = method.split(['|', ',', ' ']).filter(|part| !part.is_empty()).collect();
+    match parts.len() > 1 && parts.iter().all(|part| is_token(part)) {
+        true => format!("a method is one word; write [{}] for several", parts.join(", ")),
+        false => "invalid method; expected one like GET or POST".into(),
     }
 }
 

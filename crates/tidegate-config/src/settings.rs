@@ -88,6 +88,40 @@ impl ServerSettings {
     /// Upper bound of the networks of trusted proxies.
     pub const MAX_PROXIES: usize = 1_000;
 
+    /// The names of the settings that differ, in the order of the reference.
+    pub fn changed_since(&self, before: &Self) -> Vec<&'static str> {
+        let Self { trusted_proxies, tls, adhoc, headers, refund_token, .. } = self;
+        let Self { on_store_failure, fallback_ratio, retry_jitter, prices, .. } = self;
+        let reloaded = [
+            ("trusted_proxies", *trusted_proxies != before.trusted_proxies),
+            ("tls", *tls != before.tls),
+            ("adhoc", *adhoc != before.adhoc),
+            ("headers", *headers != before.headers),
+            ("refund_token", *refund_token != before.refund_token),
+            ("on_store_failure", *on_store_failure != before.on_store_failure),
+            ("fallback_ratio", *fallback_ratio != before.fallback_ratio),
+            ("retry_jitter", *retry_jitter != before.retry_jitter),
+            ("prices", *prices != before.prices),
+        ];
+        let reloaded = reloaded.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
+        self.changed_at_start(before).into_iter().chain(reloaded).collect()
+    }
+
+    /// The names of the settings that differ and are read only when a server starts.
+    pub fn changed_at_start(&self, before: &Self) -> Vec<&'static str> {
+        let Self { store, memory, store_deadline, namespace, secret, .. } = self;
+        let at_start = [
+            ("store", *store != before.store),
+            ("memory", *memory != before.memory),
+            ("store_deadline", *store_deadline != before.store_deadline),
+            ("confirmed_by", self.confirmed_by != before.confirmed_by),
+            ("deny_cache", self.deny_cache != before.deny_cache),
+            ("namespace", *namespace != before.namespace),
+            ("secret", *secret != before.secret),
+        ];
+        at_start.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
     /// The valid settings of a file in `folder`; errors go to `faults`.
     pub(crate) fn read(file: &PolicyFile, folder: &Path, faults: &mut Vec<FieldError>) -> Self {
         let mut settings = Self::default();

@@ -329,6 +329,10 @@ fn type_error(node: &YamlNode, expected: &ExpectedType, field: &str) -> String {
         (NodeKind::Scalar(_), ExpectedType::List(item)) if matches!(**item, ExpectedType::Text) => {
             format!("{message}; put it in brackets")
         }
+        (NodeKind::Map(entries), ExpectedType::Text) => match as_text(entries) {
+            Some(text) => format!("{message}; write \"{text}\""),
+            None => message,
+        },
         (NodeKind::Scalar(scalar), _) if is_too_high_a_price(scalar, field) => {
             format!("{message}: one call costs at most 2^32 units; use fewer decimals in money")
         }
@@ -340,6 +344,23 @@ fn type_error(node: &YamlNode, expected: &ExpectedType, field: &str) -> String {
         }
         _ => message,
     }
+}
+
+/// What a map stands for where a text belongs: `header: x-api-key` for a part of a key,
+/// `requests: 100, per: minute` for a limit.
+fn as_text(entries: &[MapEntry]) -> Option<String> {
+    let shown = |entry: &MapEntry| match &entry.value.kind {
+        NodeKind::Scalar(scalar) if scalar.shown == Visibility::Yes && scalar.text.len() <= 64 => {
+            Some(scalar.text.clone())
+        }
+        _ => None,
+    };
+    match entries {
+        [one] => Some(format!("{}:{}", one.key, shown(one)?)),
+        [count, per] if per.key == "per" => Some(format!("{}/{}", shown(count)?, shown(per)?)),
+        _ => None,
+    }
+    .filter(|text| text.bytes().all(|b| b.is_ascii_graphic()))
 }
 
 /// Whether it is a price whose 1,000,000 tokens would cost more than one call can.

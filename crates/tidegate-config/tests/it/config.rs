@@ -87,7 +87,7 @@ rules:
     cost: "header:x-cost"
     shadow_limits: ["50/s"]
     lease: auto
-    overrides: [{ key: gold-123, limits: ["1000/s"], until: 2027-01-01T00:00:00Z }]
+    overrides: [{ key: gold-123, limits: ["1000/s"], until: 2100-01-01T00:00:00Z }]
     allow: ["10.0.0.0/8"]
     deny: []
 "#;

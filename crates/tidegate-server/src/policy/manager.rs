@@ -188,6 +188,12 @@ impl PolicyManager {
         self.certificates.as_ref()
     }
 
+    /// The number of Envoy's domains, if their limits come from anywhere.
+    pub fn envoy_domains(&self) -> Option<usize> {
+        self.sources.envoy.as_ref()?;
+        Some(lock(&self.state).envoy.as_ref().map_or(0, |envoy| envoy.domains().count()))
+    }
+
     /// The current state of the files, if one of them has changed since it was read.
     pub fn file_change(&self) -> Option<FileChange> {
         lock(&self.versions).next_change()
@@ -246,15 +252,9 @@ impl PolicyManager {
             envoy: &envoy,
         };
         let composed = layers.compose(self.store_time(state), self.service.metrics())?;
-        let (now, started) = (&loaded.settings, &self.started_with);
-        let of_store = |s: &ServerSettings| {
-            let where_to = (s.store.clone(), s.namespace.clone(), s.secret.clone());
-            (where_to, s.memory, s.store_deadline, s.confirmed_by, s.deny_cache)
-        };
-        if of_store(now) != of_store(started) {
-            let what =
-                "store, memory, store_deadline, confirmed_by, deny_cache, namespace and secret";
-            warn!("at least one of {what} changed; this needs a restart");
+        let changed = loaded.settings.changed_at_start(&self.started_with);
+        if !changed.is_empty() {
+            warn!("changed settings need a restart: {}", changed.join(", "));
         }
         log_shadowed(&loaded.rules, &runtime);
         self.replace_certificates(tls.unwrap_or_default());
