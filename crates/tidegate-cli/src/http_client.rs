@@ -31,8 +31,10 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 impl ServerClient {
-    /// `url` is `http://host[:port]` or `https://host[:port]`.
+    /// `url` is `http://host[:port]` or `https://host[:port]`; `host[:port]` is plain HTTP.
     pub(crate) fn new(url: &str, tls: &TlsArgs) -> Result<Self, CliError> {
+        let with_scheme = format!("http://{url}");
+        let url = if url.contains("://") { url } else { &with_scheme };
         // The message does not show the URL: it may contain a password.
         let url = url.parse().ok().filter(|url: &ServerUrl| url.protocol == TargetProtocol::Http);
         let url = url.ok_or("invalid server URL; expected one like http://127.0.0.1:8080")?;
@@ -83,7 +85,8 @@ impl ServerClient {
             return Ok(body);
         }
         let token_advice = if is_change {
-            "set TIDEGATE_ADMIN_TOKEN to the server's admin token"
+            "set TIDEGATE_ADMIN_TOKEN here to the server's admin token; a server without one \
+             refuses changes, so start it with TIDEGATE_ADMIN_TOKEN too"
         } else {
             TOKEN_ADVICE
         };

@@ -10,6 +10,8 @@
 //!
 //! Each module imports only modules above it in this list.
 //!
+//! - `number_args`: numbers as arguments. `environment_args`: variables of options. `command_help`:
+//!   commands by task.
 //! - `error`: exit status. `output`: standard output and standard error. `table`: text tables.
 //! - `tls_args`, `store_args`: common arguments. `endpoint`: connections to a listener.
 //!   `http_client`: calls to a server. `subject_args`: the rule and key of a command.
@@ -17,10 +19,13 @@
 //! - `commands`: one file per command.
 
 mod bench;
+mod command_help;
 mod commands;
 mod endpoint;
+mod environment_args;
 mod error;
 mod http_client;
+mod number_args;
 mod output;
 mod progress;
 mod replay;
@@ -33,7 +38,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::inspect_reset::KeyCommand;
 use crate::error::ExitStatus;
@@ -47,9 +52,9 @@ use crate::output::print_error;
     after_help = "\
 Examples:
   tidegate serve                                      a server with a sample policy
-  tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
+  tidegate init                                       write a commented policy.yaml
+  tidegate serve -c policy.yaml --store redis://127.0.0.1:6379
   tidegate check login 1.2.3.4                        is this key allowed?
-  tidegate validate policy.yaml                       check a policy file
 
 See tidegate COMMAND --help for examples of each command."
 )]
@@ -78,8 +83,14 @@ enum CliCommand {
     #[command(override_usage = "tidegate explain [OPTIONS] (RULE | --limit LIMIT) KEY\n       \
                                 tidegate explain [OPTIONS] --path PATH [--method METHOD] ..")]
     Explain(commands::explain::Options),
+    /// Write a commented policy file to start from
+    Init(commands::init::Options),
     /// Validate policy files: exit code 0 valid, 1 invalid
     Validate(commands::validate::Options),
+    /// Compare two policies: what changes, for whom, and which usage is kept
+    Diff(commands::diff::Options),
+    /// Print the JSON Schema of the policy file, for editors
+    Schema,
     /// Simulate limits on synthetic traffic: table, SVG chart
     Simulate(commands::simulate::Options),
     /// Query the health of a server: exit code 0 healthy, 1 unhealthy
@@ -104,8 +115,19 @@ impl Cli {
         if program == Some(OsStr::new("ratelimit")) {
             arguments.insert(1, "ratelimit".into());
         }
-        Self::parse_from(arguments)
+        let command = command_help::by_task(environment_args::with_variables(Self::command()));
+        let parsed = command.try_get_matches_from(&arguments);
+        let parsed = parsed.and_then(|matches| Self::from_arg_matches(&matches));
+        parsed.unwrap_or_else(|error| exit_with_usage(&error, &arguments))
     }
+}
+
+/// Prints help, the version, or an error with the variable that it came from.
+fn exit_with_usage(error: &clap::Error, arguments: &[OsString]) -> ! {
+    if let Some(name) = environment_args::blamed_variable(error, arguments) {
+        print_error(format_args!("note: the value comes from the environment variable {name}"));
+    }
+    error.exit()
 }
 
 /// Runs a command and prints its error, if any. The exit code is 0, 1 (negative result) or 2
@@ -120,6 +142,9 @@ pub fn run(arguments: Cli) -> ExitCode {
         CliCommand::Override(options) => commands::overrides::run(options),
         CliCommand::Explain(options) => commands::explain::run(options),
         CliCommand::Validate(options) => commands::validate::run(options),
+        CliCommand::Init(options) => commands::init::run(options),
+        CliCommand::Diff(options) => commands::diff::run(options),
+        CliCommand::Schema => commands::schema::run(),
         CliCommand::Simulate(options) => commands::simulate::run(options),
         CliCommand::Health(options) => commands::health::run(options),
         CliCommand::Top(options) => commands::top::run(options),

@@ -1,15 +1,18 @@
-//! The address of a store: `--store`, `--store-file` or `TIDEGATE_STORE`.
+//! The address of a store: `--store`, `--store-file`, `TIDEGATE_STORE` or `TIDEGATE_STORE_FILE`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::environment_args::{text_variable, variable};
 use crate::error::CliError;
 use tidegate_server::internal::store::Store;
 
 /// Environment variable of the address, for addresses with a password: other users can see the
 /// command line.
 pub(crate) const VARIABLE: &str = "TIDEGATE_STORE";
+/// Environment variable with the path of a file, as `--store-file`.
+const FILE_VARIABLE: &str = "TIDEGATE_STORE_FILE";
 
 #[derive(Args, Debug)]
 pub(crate) struct StoreArgs {
@@ -33,16 +36,24 @@ impl StoreArgs {
             }
             return Ok(Some(store));
         }
-        let url = match &self.store_file {
-            Some(path) => std::fs::read_to_string(path).map_err(|error| {
-                format!("cannot read --store-file {} ({error})", path.display())
-            })?,
-            None => match std::env::var(VARIABLE) {
-                Ok(url) if !url.is_empty() => url,
-                Ok(_) | Err(std::env::VarError::NotPresent) => return Ok(None),
-                Err(error) => return Err(format!("{VARIABLE}: {error}").into()),
-            },
-        };
-        Ok(Some(url.trim().parse()?))
+        if let Some(path) = &self.store_file {
+            return Ok(Some(read("--store-file", path)?));
+        }
+        if let Some(url) = text_variable(VARIABLE)? {
+            return Ok(Some(url.trim().parse()?));
+        }
+        let path = variable(FILE_VARIABLE).map(PathBuf::from);
+        path.map(|path| read(FILE_VARIABLE, &path)).transpose()
     }
+
+    /// Whether the command line names a store.
+    pub(crate) fn is_given(&self) -> bool {
+        self.store.is_some() || self.store_file.is_some()
+    }
+}
+
+fn read(source: &str, path: &Path) -> Result<Store, CliError> {
+    let url = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {source} {} ({error})", path.display()))?;
+    Ok(url.trim().parse()?)
 }

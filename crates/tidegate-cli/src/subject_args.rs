@@ -9,6 +9,7 @@ use clap::Args;
 use tidegate::RuleCheck;
 use tidegate::policy::RuleTarget;
 
+use crate::environment_args::{text_variable, variable};
 use crate::error::CliError;
 use crate::http_client::ServerClient;
 use crate::output::print_error;
@@ -18,6 +19,7 @@ use tidegate_config::PolicyLoader;
 use tidegate_server::internal::check::{CheckError, CheckService};
 use tidegate_server::internal::observe::metrics::Metrics;
 use tidegate_server::internal::policy::PolicyManager;
+use tidegate_server::internal::store::Store;
 
 #[derive(Args, Debug)]
 pub(crate) struct SubjectArgs {
@@ -35,7 +37,7 @@ pub(crate) struct SubjectArgs {
     #[command(flatten)]
     store: StoreArgs,
     /// Policy file to use with a store
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
@@ -61,6 +63,7 @@ enum SubjectKind {
     Limit,
 }
 
+const ADHOC: &str = "a limit and a key: --limit 5/min user-42";
 const SERVER: &str = "http://127.0.0.1:8080";
 /// Timeout of a store call, connecting included.
 const STORE_DEADLINE: Duration = Duration::from_secs(3);
@@ -70,30 +73,62 @@ impl SubjectArgs {
         let (kind, name, key) = match (&*self.words, &self.limit) {
             ([rule, key], None) => (SubjectKind::Rule, rule, key),
             ([key], Some(limit)) => (SubjectKind::Limit, limit, key),
-            (_, None) => return Err("expected RULE KEY, or --limit LIMIT KEY".into()),
+            ([], None) => return Err(format!("name a rule and a key, or {ADHOC}").into()),
+            ([rule], None) => {
+                let key = "give the key too, for example";
+                return Err(format!("{key} {rule} 1.2.3.4; or {ADHOC}").into());
+            }
+            (_, None) => return Err("expected one rule and one key".into()),
+            ([], Some(_)) => return Err("give a key, for example --limit 5/min user-42".into()),
             (_, Some(_)) => {
-                return Err("with --limit give only KEY; without it give RULE KEY".into());
+                let remedy = "with --limit give only the key; without --limit, rule and key";
+                return Err(remedy.into());
             }
         };
         Ok(CheckSubject { kind, name, key })
     }
 
+    /// The server, unless it comes after a store: the command line wins over the environment.
+    fn server(&self) -> Result<Option<String>, CliError> {
+        match &self.server {
+            Some(url) => Ok(Some(url.clone())),
+            None if self.store.is_given() => Ok(None),
+            None => Ok(text_variable("TIDEGATE_SERVER")?),
+        }
+    }
+
+    fn store(&self) -> Result<Option<Store>, CliError> {
+        self.store.store(|warning| print_error(format_args!("warning: {warning}")))
+    }
+
+    /// The same as [`SubjectArgs::backend`], for commands about usage that exists already. The
+    /// memory of this process has none.
+    pub(crate) fn lasting_backend(&self, command: &str) -> Result<Backend, CliError> {
+        if self.server()?.is_none() && self.store.store(|_| {})? == Some(Store::MEMORY) {
+            return Err(format!(
+                "the store memory belongs to one process, and this one has just started: there is \
+                 nothing to {command}; use --server to ask a running server, or --store redis://.."
+            )
+            .into());
+        }
+        self.backend()
+    }
+
     /// Needs a runtime.
     pub(crate) fn backend(&self) -> Result<Backend, CliError> {
-        let store = match &self.server {
-            Some(_) => None,
-            None => self.store.store(|warning| print_error(format_args!("warning: {warning}")))?,
-        };
+        let server = self.server()?;
+        let store = if server.is_some() { None } else { self.store()? };
         let Some(store) = store else {
             if self.config.is_some() {
                 return Err(
                     "--config needs a store: --store, --store-file or TIDEGATE_STORE".into()
                 );
             }
-            let server = self.server.as_deref().unwrap_or(SERVER);
+            let server = server.as_deref().unwrap_or(SERVER);
             return Ok(Backend::Server(ServerClient::new(server, &self.tls)?.or_store()));
         };
-        let loaded = match (&self.config, &self.limit) {
+        let config = self.config.clone().or_else(|| variable("TIDEGATE_CONFIG").map(PathBuf::from));
+        let loaded = match (&config, &self.limit) {
             (Some(path), _) => PolicyLoader::load(path)?,
             (None, Some(_)) => PolicyLoader::load_str("", "rules: []")?,
             (None, None) => {

@@ -459,6 +459,16 @@ impl Server {
         self.tokens.of(ListenerKind::Http).guards_checks()
     }
 
+    /// Whether rules can be changed and keys be reset.
+    pub fn has_admin_token(&self) -> bool {
+        self.tokens.of(ListenerKind::Http).has_admin()
+    }
+
+    /// The number of Envoy's domains, if their limits come from anywhere.
+    pub fn envoy_domains(&self) -> Option<usize> {
+        self.policies.envoy_domains()
+    }
+
     /// The service behind all listeners.
     pub fn service(&self) -> &Arc<CheckService> {
         &self.service

@@ -186,10 +186,17 @@ impl FromStr for Store {
         }
         match text.parse() {
             Ok(url) => Ok(Self(StoreKind::Redis(Box::new(url)))),
-            Err(InvalidUrl::Scheme) => Err(StoreError::Unknown),
+            Err(InvalidUrl::Scheme) => Err(StoreError::Unknown(meant_store(text))),
             Err(error) => Err(StoreError::Settings(error.into())),
         }
     }
+}
+
+/// The word or scheme that the start of an address resembles.
+fn meant_store(text: &str) -> Option<&'static str> {
+    let scheme = text.split("://").next()?;
+    let known = ["memory"].into_iter().chain(RedisUrl::SCHEMES);
+    tidegate::did_you_mean(scheme, known)
 }
 
 /// Without the password.
@@ -211,8 +218,8 @@ impl fmt::Debug for Store {
 /// Why a store cannot be used. The message does not contain the address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreError {
-    /// The scheme is unknown.
-    Unknown,
+    /// The scheme is unknown; with the one that it resembles.
+    Unknown(Option<&'static str>),
     /// The address or the settings are invalid.
     Settings(InvalidSettings),
 }
@@ -220,7 +227,11 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => {
+            Self::Unknown(Some("memory")) => f.write_str("unknown store; did you mean memory?"),
+            Self::Unknown(Some(scheme)) => {
+                write!(f, "unknown store; did you mean {scheme}://?")
+            }
+            Self::Unknown(None) => {
                 let schemes = RedisUrl::SCHEMES.join("://.., ");
                 write!(f, "unknown store; use memory, {schemes}://..")
             }
@@ -282,6 +293,8 @@ mod tests {
                 "unknown store; use memory, redis://.., rediss://.., unix://..",
             ),
             ("", "unknown store"),
+            ("reddis://u:hunter2@h", "unknown store; did you mean redis://?"),
+            ("memroy", "unknown store; did you mean memory?"),
             ("redis://hunter2@h", "a login without a password"),
             ("redis://h/1?password=hunter2", "unknown parameter"),
             ("redis://u:hunter2@h:0", "a port"),

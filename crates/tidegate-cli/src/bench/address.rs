@@ -23,7 +23,7 @@ impl FromStr for TargetUrl {
             Err(InvalidServerUrl::UnknownScheme) => {}
         }
         let store: Store = text.parse().map_err(|error| match error {
-            StoreError::Unknown => InvalidTargetUrl::UnknownScheme,
+            StoreError::Unknown(_) => InvalidTargetUrl::UnknownScheme,
             StoreError::Settings(_) => InvalidTargetUrl::Store(error),
         })?;
         // The memory store never waits: there is no latency to measure.

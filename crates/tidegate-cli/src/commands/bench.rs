@@ -13,6 +13,7 @@ use crate::bench::{
 };
 use crate::endpoint::{ServerUrl, TargetProtocol};
 use crate::error::{CliError, ExitStatus};
+use crate::number_args;
 use crate::output::{escape_control, print};
 use crate::progress::ProgressLine;
 use crate::tls_args::TlsArgs;
@@ -59,12 +60,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "S", value_parser = zipf)]
     zipf: Option<u32>,
     /// Random seed
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_args::seed)]
     seed: u64,
     #[command(flatten)]
     workload: WorkloadArgs,
     /// Cost of a request; 0 peeks
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_args::cost)]
     cost: u64,
     /// Pipelined requests per connection (resp only)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| within(text, LoadPlan::PIPELINE))]

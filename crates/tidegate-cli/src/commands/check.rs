@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tidegate::{Micros, Span};
 
 use crate::error::{CliError, ExitStatus};
+use crate::number_args;
 use crate::output::print_line;
 use crate::subject_args::{Backend, CheckSubject, SubjectArgs};
 use tidegate_server::internal::check::Operation;
@@ -26,14 +27,15 @@ Put -- before a key that begins with a dash: tidegate check login -- -key
 
 Environment:
   TIDEGATE_TOKEN   API token of the server, or TIDEGATE_TOKEN_FILE
-  TIDEGATE_STORE   Store to use directly, without --store, --store-file and --server
+  TIDEGATE_SERVER  Server, without --server and --store
+  TIDEGATE_STORE   Store to use directly, and TIDEGATE_CONFIG its policy
   TIDEGATE_SECRET  With a store: the secret of the servers that share the store"
 )]
 pub(crate) struct Options {
     #[command(flatten)]
     subject: SubjectArgs,
     /// Cost of the request
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_args::cost)]
     cost: u64,
     /// Report the state, charge nothing
     #[arg(long)]
@@ -44,6 +46,9 @@ pub(crate) struct Options {
     /// Print the decision as one line of JSON
     #[arg(long)]
     json: bool,
+    /// Print nothing; the exit code is the decision
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
@@ -69,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
     })?;
     if options.json {
         print_line(&decision)?;
-    } else {
+    } else if !options.quiet {
         print_line(to_text(&decision))?;
     }
     let allowed = decision["allowed"].as_bool().unwrap_or(false);

@@ -24,7 +24,8 @@ Put -- before a key that begins with a dash: tidegate explain login -- -key
 
 Environment:
   TIDEGATE_TOKEN   API token of the server, or TIDEGATE_TOKEN_FILE
-  TIDEGATE_STORE   Store to use directly, without --store, --store-file and --server
+  TIDEGATE_SERVER  Server, without --server and --store
+  TIDEGATE_STORE   Store to use directly, and TIDEGATE_CONFIG its policy
   TIDEGATE_SECRET  With a store: the secret of the servers that share the store")]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -59,7 +60,7 @@ struct RequestOptions {
 pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
     let fields = options.request.fields();
     let query = match &*fields {
-        [] => options.subject.subject()?.query(),
+        [] => options.subject.subject().map_err(or_request)?.query(),
         fields => query(fields.iter().copied()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -80,6 +81,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
     })?;
     print_line(if options.json { result.to_string() } else { to_text(&result) })?;
     Ok(ExitStatus::Success)
+}
+
+/// The other way to say what to explain.
+fn or_request(error: CliError) -> CliError {
+    format!("{error}; or describe a request: --path /login --method POST").into()
 }
 
 impl RequestOptions {

@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
+    /// Print nothing; the exit code is the result
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
 }
 
 /// Short, since probes run often.
@@ -57,6 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
         Err(_) => Err(format!("no response within {}", Micros::from(DEADLINE))),
     };
     match &health {
+        _ if options.quiet => {}
         _ if options.json => {
             let (Ok(status) | Err(status)) = &health;
             print_line(json!({ "healthy": health.is_ok(), "status": status }))?;

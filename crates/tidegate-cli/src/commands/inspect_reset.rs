@@ -23,7 +23,8 @@ Put -- before a key that begins with a dash: tidegate inspect login -- -key
 Environment:
   TIDEGATE_TOKEN        API token of the server, or TIDEGATE_TOKEN_FILE
   TIDEGATE_ADMIN_TOKEN  Admin token, needed for reset, or TIDEGATE_ADMIN_TOKEN_FILE
-  TIDEGATE_STORE        Store to use directly, without --store, --store-file and --server
+  TIDEGATE_SERVER       Server, without --server and --store
+  TIDEGATE_STORE        Store to use directly, and TIDEGATE_CONFIG its policy
   TIDEGATE_SECRET       With a store: the secret of the servers that share the store")]
 pub(crate) struct Options {
     #[command(flatten)]
@@ -39,11 +40,20 @@ pub(crate) enum KeyCommand {
     Reset,
 }
 
+impl KeyCommand {
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Inspect => "inspect",
+            Self::Reset => "reset",
+        }
+    }
+}
+
 pub(crate) fn run(command: KeyCommand, options: &Options) -> Result<ExitStatus, CliError> {
     let subject = options.subject.subject()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        match options.subject.backend()? {
+        match options.subject.lasting_backend(command.verb())? {
             Backend::Server(client) => {
                 let query = subject.query();
                 match command {

@@ -24,7 +24,7 @@ pub(crate) struct Options {
     #[arg(value_name = "LOG")]
     log: String,
     /// Policy file; two are compared
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE", required = true)]
     config: Vec<PathBuf>,
     /// Log format [default: detected]
     #[arg(long, value_enum)]

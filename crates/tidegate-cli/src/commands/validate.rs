@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Print one line of JSON for each file
     #[arg(long)]
     json: bool,
+    /// Print errors only; no warnings, no line for a valid file
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
@@ -40,6 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
             continue;
         }
         match read {
+            Ok(_) if options.quiet => {}
             Ok(FileSummary { counts, warnings }) => {
                 warnings.iter().for_each(print_error);
                 let counts: Vec<String> = counts.iter().map(count).collect();

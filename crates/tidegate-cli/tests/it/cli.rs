@@ -167,13 +167,13 @@ fn without_a_decision_the_exit_code_is_2_with_a_reason() {
         (&["login", "k", "--wait", "2min", "--server", &address], "wait_ms: too long"),
         (&["login", "k", "--wait", "1month", "--server", &address], "a month has no fixed length"),
         (&["login", "k", "--cost", "5000000000", "--server", &address], "cost"),
-        (&["login", "--server", &address], "expected RULE KEY"),
-        (&["login", "k", "--limit", "5/s"], "with --limit give only KEY"),
+        (&["login", "--server", &address], "give the key too, for example login 1.2.3.4"),
+        (&["login", "k", "--limit", "5/s"], "with --limit give only the key"),
         (&["login", "k", "extra"], "unexpected"),
         (&["login", "k", "--server", "http://127.0.0.1:1"], "cannot reach 127.0.0.1:1 (Connection"),
         (&["login", "k", "--server", &resp], "error: "),
         (&["login", "k", "--server", "ftp://h"], "expected one like http://127.0.0.1:8080"),
-        (&["login", "k", "--server", "127.0.0.1:8080"], "expected one like http://127.0.0.1:8080"),
+        (&["login", "k", "--server", "127.0.0.1:1"], "cannot reach 127.0.0.1:1 (Connection"),
         (&["login", "k", "--server", "http://h/path"], "expected one like http://127.0.0.1:8080"),
         (&["login", "k", "--server", &address, "--store", "memory"], "cannot be used with"),
         (&["login", "k", "--config", policy], "--store"),
@@ -185,7 +185,7 @@ fn without_a_decision_the_exit_code_is_2_with_a_reason() {
         ),
         (&["login", "k", "--store", "tape"], "unknown store; use memory, redis://"),
         (&["login", "k", "--peek", "--wait", "1s"], "cannot be used with"),
-        (&["login", "k", "--cost=-1"], "--cost"),
+        (&["login", "k", "--cost", "-1"], "expected a whole number from 0 to 4294967296"),
     ];
     for (arguments, message) in cases {
         let ran = run(&[&["check"], arguments].concat());
@@ -293,8 +293,11 @@ fn a_key_is_inspected_explained_and_reset_through_a_server_or_on_the_store_itsel
         assert!(output.starts_with("reset: allowed by login, 3 of 3 remaining"), "{output}");
         assert!(output_of("explain", target, &[]).ends_with("A request would be allowed now.\n"));
     }
-    let limit = run(&["inspect", "--limit", "5/s", "k", "--store", "memory"]);
-    assert_eq!(limit.stdout, "adhoc (5/s): 0 used, 5 of 5 remaining, unused (memory)\n");
+    for verb in ["inspect", "reset"] {
+        let ran = run(&[verb, "--limit", "5/s", "k", "--store", "memory"]);
+        assert_eq!((ran.code, &*ran.stdout), (Some(2), ""));
+        assert!(ran.stderr.contains("belongs to one process"), "{}", ran.stderr);
+    }
     let alice = run(&["explain", "list", "alice", "--server", &address]);
     assert!(
         alice.stdout.ends_with("\nNo limit applies: every request is allowed.\n"),

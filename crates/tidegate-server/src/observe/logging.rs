@@ -1,6 +1,8 @@
 //! Log format and level: lines on standard error, text for a terminal, JSON otherwise.
 //!
-//! An event is one line whatever its fields contain. Control characters of callers are escaped.
+//! An event is one line whatever its fields contain. Control characters of callers are escaped. On
+//! a terminal, line breaks are kept: lines after the first are indented, so that none looks like an
+//! event.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -116,9 +118,12 @@ where
         .log_internal_errors(false)
         .with_writer(to);
     match (format, colour) {
-        (LogFormat::Text, AnsiColours::Yes) => Dispatch::new(lines.fmt_fields(TextFields).finish()),
+        (LogFormat::Text, AnsiColours::Yes) => {
+            Dispatch::new(lines.fmt_fields(TextFields { line_break: "\n    " }).finish())
+        }
         (LogFormat::Text, AnsiColours::No) => {
-            Dispatch::new(lines.with_ansi(false).fmt_fields(TextFields).finish())
+            let fields = TextFields { line_break: "\\n" };
+            Dispatch::new(lines.with_ansi(false).fmt_fields(fields).finish())
         }
         (LogFormat::Json, _) => {
             let lines = lines.fmt_fields(JsonFields::new());
@@ -138,12 +143,16 @@ impl<C: Clock> FormatTime for UtcTimer<C> {
     }
 }
 
-/// The message, then `name=value`, with hidden characters as `\n` or `\u{1b}`.
-struct TextFields;
+/// The message, then `name=value`, with hidden characters as `\u{1b}`.
+struct TextFields {
+    /// What is written for a line break.
+    line_break: &'static str,
+}
 
 impl<'writer> FormatFields<'writer> for TextFields {
     fn format_fields<R: RecordFields>(&self, out: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut visitor = TextVisitor { out, separator: "", result: Ok(()) };
+        let line_break = self.line_break;
+        let mut visitor = TextVisitor { out, separator: "", line_break, result: Ok(()) };
         fields.record(&mut visitor);
         visitor.result
     }
@@ -152,6 +161,7 @@ impl<'writer> FormatFields<'writer> for TextFields {
 struct TextVisitor<'writer> {
     out: Writer<'writer>,
     separator: &'static str,
+    line_break: &'static str,
     result: fmt::Result,
 }
 
@@ -167,20 +177,18 @@ impl Visit for TextVisitor<'_> {
             "message" => self.out.write_str(separator),
             name => write!(self.out, "{separator}{name}="),
         }
-        .and_then(|()| write!(Escaping(&mut self.out), "{value:?}"));
+        .and_then(|()| write!(Escaping(&mut self.out, self.line_break), "{value:?}"));
     }
 }
 
-struct Escaping<'a, 'writer>(&'a mut Writer<'writer>);
+struct Escaping<'a, 'writer>(&'a mut Writer<'writer>, &'static str);
 
 impl fmt::Write for Escaping<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        text.chars().try_for_each(|c| {
-            if is_hidden(c) {
-                write!(self.0, "{}", c.escape_default())
-            } else {
-                self.0.write_char(c)
-            }
+        text.chars().try_for_each(|c| match c {
+            '\n' => self.0.write_str(self.1),
+            c if is_hidden(c) => write!(self.0, "{}", c.escape_default()),
+            c => self.0.write_char(c),
         })
     }
 }
@@ -238,10 +246,14 @@ mod tests {
     }
 
     fn logged(format: LogFormat, log: impl FnOnce()) -> String {
+        logged_in(AnsiColours::No, format, log)
+    }
+
+    fn logged_in(colours: AnsiColours, format: LogFormat, log: impl FnOnce()) -> String {
         let output = Output::default();
         let to = output.clone();
         let clock = ManualClock::default();
-        let dispatch = dispatch(format, Level::INFO, AnsiColours::No, clock, move || to.clone());
+        let dispatch = dispatch(format, Level::INFO, colours, clock, move || to.clone());
         tracing::dispatcher::with_default(&dispatch, log);
         let bytes = output.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -298,6 +310,17 @@ mod tests {
         let text = logged(LogFormat::Text, log_nasty_values);
         assert_each_event_is_one_clean_line(&text);
         assert!(text.contains(r"shown=a\nb\r\t\u{0}\u{1b}[31m\u{7f}\u{9b}2J\u{85}\u{2028}"));
+    }
+
+    #[test]
+    fn a_terminal_gets_line_breaks_and_no_line_that_looks_like_an_event() {
+        let text = logged_in(AnsiColours::Yes, LogFormat::Text, || {
+            warn!("policy.yaml:3:16: unknown unit\n  limits: [5/parsec]\n             ^^^^^^");
+            warn!(key = %"a\n2023-11-14T22:13:20Z  WARN forged", "denied");
+        });
+        let indented = text.lines().filter(|line| line.starts_with("    ")).count();
+        assert_eq!((text.lines().count(), indented), (5, 3), "{text}");
+        assert!(text.contains("\n      limits: [5/parsec]\n"), "{text}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::Args;
 use tracing::warn;
 
 use self::settings::RatelimitSettings;
-use super::serve;
+use super::serve::{self, StartOutput};
 use crate::error::{CliError, ExitStatus};
 use tidegate_server::internal::observe::logging;
 use tidegate_server::internal::transport::listener::panics;
@@ -41,5 +41,5 @@ pub(crate) fn run() -> Result<ExitStatus, CliError> {
     for warning in &settings.warnings {
         warn!("{warning}");
     }
-    serve::run_server(settings.server)
+    serve::run_server(settings.server, StartOutput::Log)
 }

@@ -1,11 +1,14 @@
 //! `tidegate serve`. Imports: nothing.
 
+mod banner;
 mod envoy_args;
 mod listener_args;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,6 +16,7 @@ use tracing::{info, warn};
 
 use self::envoy_args::EnvoyArgs;
 use self::listener_args::{AddressArgs, ListenerArgs};
+use crate::environment_args::variable;
 use crate::error::{CliError, ExitStatus};
 use crate::output::print_line;
 use crate::store_args::StoreArgs;
@@ -28,21 +32,24 @@ use tidegate_server::internal::policy::PolicySource;
 use tidegate_server::internal::policy::watcher;
 use tidegate_server::internal::transport::auth::AuthTokens;
 use tidegate_server::internal::transport::listener::panics;
-use tidegate_server::{Exposure, HttpRoutes, ListenerKind, ReadyWhen, Server, ServerOptions};
+use tidegate_server::{
+    EnvoyOptions, Exposure, HttpRoutes, ListenerKind, ReadyWhen, Server, ServerOptions,
+};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   tidegate serve                                      a sample policy, in memory, on loopback
-  tidegate serve --config policy.yaml --store redis://127.0.0.1:6379
-  TIDEGATE_TOKEN_FILE=token tidegate serve --config policy.yaml --http 0.0.0.0:8080
-  tidegate serve --config policy.yaml --otlp http://127.0.0.1:4318 --otlp-sample 0.01
+  tidegate serve -c policy.yaml --store redis://127.0.0.1:6379
+  TIDEGATE_TOKEN_FILE=token tidegate serve -c policy.yaml --http 0.0.0.0:8080
+  tidegate serve -c policy.yaml --otlp http://127.0.0.1:4318 --otlp-sample 0.01
 
 Environment:
+  TIDEGATE_CONFIG, TIDEGATE_STORE, TIDEGATE_MAX_WAITING, ..
+                        Every option has a variable, which is used if the option is not given
   TIDEGATE_TOKEN        API token; required when other machines can reach a listener
   TIDEGATE_ADMIN_TOKEN  Token for changing rules and resetting keys
   .._FILE               Read either token from a file: TIDEGATE_TOKEN_FILE
-  TIDEGATE_STORE        Store without --store and --store-file; all three override the policy
   TIDEGATE_SECRET       HMAC secret for hashing keys, unless the policy has one
   TIDEGATE_LOG          error, warn, info, debug or trace [default: info]
   OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME
@@ -52,8 +59,11 @@ SIGHUP and file changes reload the policy. SIGTERM and SIGINT stop the server af
 in flight; a second one aborts them.")]
 pub(crate) struct Options {
     /// Policy file [default: built-in sample]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Log warnings and errors only, unless TIDEGATE_LOG is set; no banner
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     store: StoreArgs,
     /// Memory for state; overrides the policy [default: 256MiB]
@@ -96,7 +106,7 @@ impl OtlpArgs {
     /// Only the flag enables export. The environment variables set collector and service name, but
     /// some platforms set them for all programs.
     fn options(&self) -> Result<Option<otlp::OtlpOptions>, CliError> {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let variable = |name| variable(name).and_then(|value| value.into_string().ok());
         let Some(given) = &self.otlp else { return Ok(None) };
         let collector = match given {
             Some(collector) => collector.clone(),
@@ -120,42 +130,81 @@ fn ready_when(text: &str) -> Result<ReadyWhen, &'static str> {
     }
 }
 
+impl Options {
+    /// The sample is for a server that nothing else gives limits to.
+    fn source(&self, envoy: &EnvoyOptions) -> PolicySource {
+        match &self.config {
+            Some(path) => PolicySource::File(path.clone()),
+            None if envoy.source.is_some() => PolicySource::Inline("rules: []".into()),
+            None => PolicySource::Sample,
+        }
+    }
+
+    fn start_output(&self) -> StartOutput {
+        match io::stderr().is_terminal() {
+            _ if self.quiet => StartOutput::Quiet,
+            true => StartOutput::Banner(self.config.clone()),
+            false => StartOutput::Log,
+        }
+    }
+
+    fn server(&self) -> Result<ServerOptions, CliError> {
+        let envoy = self.envoy.options();
+        Ok(ServerOptions {
+            source: self.source(&envoy),
+            store: self.store.store(|warning| warn!("{warning}"))?,
+            memory: self.memory,
+            http: self.addresses.http.0,
+            http_routes: HttpRoutes::All,
+            resp: self.addresses.resp.0,
+            grpc: self.addresses.grpc.0,
+            health: self.addresses.health.and_then(|address| address.0),
+            metrics: self.addresses.metrics.and_then(|address| address.0),
+            envoy,
+            listeners: self.listeners.options(),
+            tokens: AuthTokens::from_env()?,
+            without_token: self.listeners.without_token(),
+            exposure: if self.insecure { Exposure::Insecure } else { Exposure::Guarded },
+            traces: self.otlp.options()?,
+            console_hosts: self.console_host.clone(),
+            runtime_file: self.runtime_file.clone(),
+            ready_when: self.ready_when,
+        })
+    }
+}
+
+/// What the start of a server prints.
+pub(super) enum StartOutput {
+    /// A log line with the addresses.
+    Log,
+    /// A few lines for people; with the policy file.
+    Banner(Option<PathBuf>),
+    Quiet,
+}
+
 pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
-    logging::init(logging::LogFormat::for_stderr())?;
+    let format = logging::LogFormat::for_stderr();
+    match options.quiet && variable("TIDEGATE_LOG").is_none() {
+        true => logging::init_at(format, "warn")?,
+        false => logging::init(format)?,
+    }
     panics::log_panics();
-    let options = ServerOptions {
-        source: options.config.clone().map_or(PolicySource::Sample, PolicySource::File),
-        store: options.store.store(|warning| warn!("{warning}"))?,
-        memory: options.memory,
-        http: options.addresses.http.0,
-        http_routes: HttpRoutes::All,
-        resp: options.addresses.resp.0,
-        grpc: options.addresses.grpc.0,
-        health: options.addresses.health.and_then(|address| address.0),
-        metrics: options.addresses.metrics.and_then(|address| address.0),
-        envoy: options.envoy.options(),
-        listeners: options.listeners.options(),
-        tokens: AuthTokens::from_env()?,
-        without_token: options.listeners.without_token(),
-        exposure: if options.insecure { Exposure::Insecure } else { Exposure::Guarded },
-        traces: options.otlp.options()?,
-        console_hosts: options.console_host.clone(),
-        runtime_file: options.runtime_file.clone(),
-        ready_when: options.ready_when,
-    };
-    run_server(options)
+    run_server(options.server()?, options.start_output())
 }
 
 /// Serves until the process is stopped. Logging is initialised already.
-pub(super) fn run_server(options: ServerOptions) -> Result<ExitStatus, CliError> {
+pub(super) fn run_server(
+    options: ServerOptions,
+    output: StartOutput,
+) -> Result<ExitStatus, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let served = runtime.block_on(serve(options));
+    let served = runtime.block_on(serve(options, output));
     // Does not wait for blocking tasks, such as a read from a disk that hangs.
     runtime.shutdown_background();
     served.map(|()| ExitStatus::Success)
 }
 
-async fn serve(options: ServerOptions) -> Result<(), CliError> {
+async fn serve(options: ServerOptions, output: StartOutput) -> Result<(), CliError> {
     // Registered before the listeners are bound, so that no early signal is lost.
     let (mut stops, mut second_stops) = (StopSignals::new()?, StopSignals::new()?);
     let mut hangup = signal(SignalKind::hangup())?;
@@ -165,11 +214,14 @@ async fn serve(options: ServerOptions) -> Result<(), CliError> {
         server = Server::bind(options) => server?,
         () = stops.next() => return Ok(()),
     };
-    log_listening(&server);
-    if let (true, Some(http), Some(resp)) =
-        (is_sample, server.http_address(), server.resp_address())
-    {
-        print_hints(http, resp, &server);
+    match &output {
+        StartOutput::Log => log_listening(&server),
+        StartOutput::Banner(config) => banner::print(&server, config.as_deref()),
+        StartOutput::Quiet => {}
+    }
+    if is_sample && !matches!(output, StartOutput::Quiet) {
+        // The server runs even if standard output is closed.
+        let _ = banner::examples(&server).map_or(Ok(()), print_line);
     }
     let policies = server.policies().clone();
     let reloads = tokio::spawn(async move {
@@ -182,7 +234,12 @@ async fn serve(options: ServerOptions) -> Result<(), CliError> {
     systemd::notify(NotifyState::Ready);
     let second_stop = async {
         second_stops.next().await;
-        second_stops.next().await;
+        // Shells and `timeout` signal a process and its group: within moments it is one stop.
+        tokio::time::sleep(ONE_STOP).await;
+        match StopSignals::new() {
+            Ok(mut later) => later.next().await,
+            Err(_) => std::future::pending().await,
+        }
     };
     let stop = async {
         stops.next().await;
@@ -212,6 +269,9 @@ fn log_listening(server: &Server) {
     info!(http, resp, grpc, health, metrics, tls, store = %server.store(), "listening");
 }
 
+/// Signals within this time of the first belong to the same stop.
+const ONE_STOP: Duration = Duration::from_millis(100);
+
 /// SIGTERM and SIGINT.
 pub(crate) struct StopSignals {
     terminate: Signal,
@@ -230,39 +290,4 @@ impl StopSignals {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-fn print_hints(http: SocketAddr, resp: SocketAddr, server: &Server) {
-    // An unspecified address (0.0.0.0) can be listened on, but not connected to.
-    let reachable = |mut address: SocketAddr| {
-        if address.ip().is_unspecified() {
-            address.set_ip(Ipv4Addr::LOCALHOST.into());
-        }
-        address
-    };
-    let (http, port) = (reachable(http), resp.port());
-    let (store, needs_token) = (server.store(), server.needs_token());
-    let [scheme, tls] =
-        match [server.has_tls(ListenerKind::Http), server.has_tls(ListenerKind::Resp)] {
-            [http, resp] => [if http { "https" } else { "http" }, if resp { " --tls" } else { "" }],
-        };
-    let header = if needs_token { " -H \"X-Tidegate-Token: $TIDEGATE_TOKEN\"" } else { "" };
-    let auth = if needs_token { " -a \"$TIDEGATE_TOKEN\"" } else { "" };
-    let hints = format!(
-        "No --config given: using the sample policy with rules login, api and budget. Store: {store}.
-Try:
-
-  curl -i {scheme}://{http}/v1/check{header} --json '{{\"rule\":\"login\",\"key\":\"1.2.3.4\"}}'
-  curl -i {scheme}://{http}/v1/check{header} --json '{{\"limit\":\"5/min\",\"key\":\"me\"}}'
-  curl -i {scheme}://{http}/v1/authorize{header} -H 'X-Forwarded-Uri: /api/x' -H 'X-Api-Key: k1'
-  redis-cli -p {port}{tls}{auth} TG.CHECK login 1.2.3.4
-  redis-cli -p {port}{tls}{auth} CL.THROTTLE user123 15 30 60 1
-  curl {scheme}://{http}/v1/rules{header}
-  curl {scheme}://{http}/metrics
-
-or open {scheme}://{http}/ in a browser.
-"
-    );
-    // The server runs even if standard output is closed.
-    let _ = print_line(hints);
 }

@@ -10,6 +10,7 @@ use tidegate::simulate::{CallProfile, Candidate, Report, Simulation, SimulationE
 use tidegate::{Micros, Span};
 
 use crate::error::{CliError, ExitStatus};
+use crate::number_args;
 use crate::output::print;
 use tidegate_server::internal::chart;
 
@@ -45,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SPEC")]
     traffic: String,
     /// Random seed
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_args::seed)]
     seed: u64,
     /// Hold time of a concurrency slot
     #[arg(long, value_name = "SPAN")]

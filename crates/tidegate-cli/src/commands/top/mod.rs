@@ -52,7 +52,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Exit after this many refreshes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     count: Option<NonZeroU64>,
 }
 
@@ -60,6 +60,10 @@ fn interval(text: &str) -> Result<Duration, &'static str> {
     let span = text.parse::<Span>().ok().and_then(Span::length).map(Duration::from);
     span.filter(|span| *span >= Duration::from_secs(1))
         .ok_or("expected a duration of at least 1s, for example 5s")
+}
+
+fn count(text: &str) -> Result<NonZeroU64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number above 0")
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitStatus, CliError> {
