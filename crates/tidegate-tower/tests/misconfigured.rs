@@ -55,7 +55,7 @@ async fn a_missing_peer_address_is_logged_once_with_the_call_that_sets_it() {
     let log = ErrorLog::default();
     let _logging = tracing::subscriber::set_default(log.clone());
     let limiter = Limiter::try_new(Memory::default(), "5/m").unwrap();
-    let layer = RateLimitLayer::new(limiter, ClientIp::default());
+    let layer = RateLimitLayer::new(limiter, ClientIp::default()).any_body();
     let handler =
         service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let service = ServiceBuilder::new().layer(layer).service(handler);

@@ -172,13 +172,13 @@ fn limits_of_envoy_alone_come_without_the_sample_policy() {
     assert_eq!(server.get("/v1/rules").json()["rules"], json!([]));
 }
 
-/// What a server prints on a terminal of 120 columns.
+/// What a server prints on a wide terminal.
 fn on_a_terminal(arguments: &[&str], variables: &[(&str, &str)], last: &str) -> String {
     let addresses =
         ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
     let mut command = Command::new(tidegate_path());
     command.args(addresses).args(arguments).envs(variables.iter().copied());
-    let terminal = PtyTerminal::start(command, 120, 40);
+    let terminal = PtyTerminal::start(command, 250, 40);
     terminal.expect(last, |text| text.contains(last))
 }
 

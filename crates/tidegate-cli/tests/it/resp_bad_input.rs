@@ -123,7 +123,7 @@ fn wrong_words() -> Vec<Case> {
         words("an empty command", &[""], UNKNOWN),
         words("a command with an end of line", &["TG.CHECK\r\n@", "api", "k"], UNKNOWN),
         words("a check without a key", &["TG.CHECK", "@"], ARITY),
-        words("a peek with a cost", &["TG.PEEK", "api", "@", "1"], ARITY),
+        words("a peek with a cost", &["TG.PEEK", "api", "@", "1"], SYNTAX),
         words("an option that is none", &["TG.CHECK", "api", "k", "@", "1"], SYNTAX),
         words("a cost twice", &["TG.CHECK", "api", "@", "COST", "1", "COST", "1"], SYNTAX),
         words("a cost without a number", &["TG.CHECK", "api", "@", "COST"], SYNTAX),

@@ -151,7 +151,8 @@ fn a_reply_can_have_names() {
 
 #[test]
 fn an_error_names_the_rule_and_the_one_that_was_meant() {
-    let mut client = RespConnection::connect(server().resp);
+    let server = server();
+    let mut client = RespConnection::connect(server.resp);
     let refused = client.send("TG.CHECK logn a").to_string();
     assert_eq!(refused, r#"-NORULE no rule named "logn"; did you mean "login"?"#);
     let name = "x\r\n".repeat(1_000);
@@ -422,8 +423,8 @@ fn a_reservation_is_extended_to_totals() {
         ("0 tokens ann 2", "-ERR the number of checks must be from 1 to 16"),
         ("1 tokens ann x", "-ERR value is not a whole number from 0 to 2^53"),
     ] {
-        let reply = client.send(&format!("TG.EXTEND {id} {words}"));
-        assert!(reply.is(error), "{words}: {reply}");
+        let reply = client.send(&format!("TG.EXTEND {id} {words}")).to_string();
+        assert_eq!(reply.split("; usage: ").next(), Some(error), "{words}");
     }
     let id = client.send("TG.RESERVE tokens bob 5 TTL 1").items()[0].text();
     pause(Duration::from_millis(20));
