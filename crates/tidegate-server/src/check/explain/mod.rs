@@ -4,7 +4,7 @@ pub(crate) mod described_request;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tidegate::policy::{MISSING, OnMissingKey, Step};
+use tidegate::policy::{MISSING, Step};
 use tidegate::{Micros, Plan, Policy, PolicyRule, RuleCheck, RuleLimit, Source, Verdict, Wait};
 
 pub use self::described_request::DescribedRequest;
