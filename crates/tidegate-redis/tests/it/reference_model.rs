@@ -84,7 +84,7 @@ fn limits_that_come_with_calls_are_decided_as_the_model_does() {
 
 #[test]
 fn budgets_in_long_traces_are_decided_as_the_model_does() {
-    let wanted = run_size(1_000, 5_000, 1_000_000);
+    let wanted = run_size(2_500, 5_000, 1_000_000);
     compare(SharingClass::Policies, 50, |all| all.calls >= wanted);
 }
 
