@@ -258,8 +258,8 @@ mod tests {
     fn a_call_visits_no_more_with_fifty_thousand_holds_than_with_five_thousand() {
         for ttls in [&[TTL][..], &[TTL, 1_000_000, 3_600_000_000]] {
             let mut holds = Holds::default();
-            for n in 0..50_000 {
-                let (now, ttl) = (1_000_000_000 + n * 1_000, ttls[n as usize % ttls.len()]);
+            for (n, ttl) in (0..50_000).zip(ttls.iter().copied().cycle()) {
+                let now = 1_000_000_000 + n * 1_000;
                 holds.take_ended(Micros::new(now));
                 holds.insert(hold(id(n), now + ttl, ttl));
                 let visited = holds.ends(Micros::new(now)).len();
@@ -281,8 +281,8 @@ mod tests {
         (0..50_000).for_each(|n| holds.insert(hold(id(n), TTL + n, TTL)));
         let full = holds.heap_bytes();
         assert!(full < 50_000 * 2 * size_of::<Hold>(), "{full}");
-        for n in 0..50_000 {
-            assert!(holds.heap_bytes() < 500_000 + 4 * size_of::<Hold>() * (50_000 - n as usize));
+        for (n, left) in (0..50_000).zip((1..=50_000).rev()) {
+            assert!(holds.heap_bytes() < 500_000 + 4 * size_of::<Hold>() * left);
             assert!(holds.remove(id(n)).is_some());
         }
         assert!(holds.is_empty() && holds.heap_bytes() < 20_000, "{}", holds.heap_bytes());
