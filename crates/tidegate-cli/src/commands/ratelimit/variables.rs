@@ -186,8 +186,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     ("TRACING_SERVICE_INSTANCE_ID", "", Ignored, "spans have the service name alone"),
 ];
 
-/// The variables of the process. One of [`VARIABLES`] that is not UTF-8 is refused; any other is not
-/// read.
+/// The variables of the process. One of [`VARIABLES`] that is not UTF-8 is refused; any other is
+/// not read.
 pub(super) fn from_environment() -> Result<BTreeMap<String, String>, String> {
     let mut given = BTreeMap::new();
     for (name, value) in std::env::vars_os() {
