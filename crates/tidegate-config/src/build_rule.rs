@@ -390,7 +390,7 @@ impl RuleReader {
 
 /// Several methods in one text are a list.
 fn method_fault(method: &str) -> String {
-    let parts: Vec<&str> = method.split(['|', ',', ' ']).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> = method.split(['|', ',']).filter(|part| !part.is_empty()).collect();
     match parts.len() > 1 && parts.iter().all(|part| is_token(part)) {
         true => format!("a method is one word; write [{}] for several", parts.join(", ")),
         false => "invalid method; expected one like GET or POST".into(),

@@ -355,12 +355,19 @@ fn as_text(entries: &[MapEntry]) -> Option<String> {
         }
         _ => None,
     };
+    // Nothing else is quoted: it could be a secret.
+    let is_word = |text: &String| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let is_count = |text: &String| text.bytes().all(|b| b.is_ascii_digit());
     match entries {
-        [one] => Some(format!("{}:{}", one.key, shown(one)?)),
-        [count, per] if per.key == "per" => Some(format!("{}/{}", shown(count)?, shown(per)?)),
+        [one] if ["header", "query", "cookie", "path"].contains(&&*one.key) => {
+            Some(format!("{}:{}", one.key, shown(one).filter(is_word)?))
+        }
+        [count, per] if per.key == "per" => {
+            let (count, per) = (shown(count).filter(is_count)?, shown(per).filter(is_word)?);
+            Some(format!("{count}/{per}"))
+        }
         _ => None,
     }
-    .filter(|text| text.bytes().all(|b| b.is_ascii_graphic()))
 }
 
 /// Whether it is a price whose 1,000,000 tokens would cost more than one call can.

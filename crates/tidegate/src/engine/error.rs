@@ -216,6 +216,11 @@ impl Refusal {
     }
 }
 
+fn fmt_unknown_rule(f: &mut fmt::Formatter<'_>, name: &str, meant: Option<&str>) -> fmt::Result {
+    write!(f, "no rule named {name:?}")?;
+    meant.map_or(Ok(()), |meant| write!(f, "; did you mean {meant:?}?"))
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -277,10 +282,7 @@ impl fmt::Display for Refusal {
             Self::UnknownZone(zone) => {
                 write!(f, "unknown time zone {zone:?}; use an IANA name like Europe/Berlin")
             }
-            Self::UnknownRule { name, meant: None } => write!(f, "no rule named {name:?}"),
-            Self::UnknownRule { name, meant: Some(meant) } => {
-                write!(f, "no rule named {name:?}; did you mean {meant:?}?")
-            }
+            Self::UnknownRule { name, meant } => fmt_unknown_rule(f, name, meant.as_deref()),
             Self::UnknownPlan(unknown) => unknown.fmt(f),
             Self::OnlyChecksWait => f.write_str(
                 "only checks, reservations and entries can wait; await other operations directly",
