@@ -90,6 +90,13 @@ enum CliCommand {
     /// Compare two policies: what changes, for whom, and which usage is kept
     Diff(commands::diff::Options),
     /// Print the JSON Schema of the policy file, for editors
+    #[command(after_help = "\
+Examples:
+  tidegate schema > policy.schema.json
+  tidegate schema | jq '.properties | keys'
+
+An editor with a YAML language server validates a policy file whose first line is
+# yaml-language-server: $schema=policy.schema.json")]
     Schema,
     /// Simulate limits on synthetic traffic: table, SVG chart
     Simulate(commands::simulate::Options),

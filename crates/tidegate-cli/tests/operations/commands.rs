@@ -114,7 +114,7 @@ fn health_exits_with_0_while_the_server_is_ready_and_1_otherwise() {
         (&["--server", &unhealthy], 1, "not healthy: degraded (store: cannot connect to redis at "),
         (&["--server", &unhealthy, "--live"], 0, "healthy: degraded (store: cannot connect to "),
         (&["--server", "http://127.0.0.1:1"], 1, "not healthy: cannot reach 127.0.0.1:1 ("),
-        (&["--server", "nonsense"], 2, "error: invalid server URL"),
+        (&["--server", "ftp://127.0.0.1"], 2, "error: invalid server URL"),
         (&["--server", "http://127.0.0.1:99999"], 2, "error: invalid server URL"),
     ];
     for (arguments, code, words) in cases {

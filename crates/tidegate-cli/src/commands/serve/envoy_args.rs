@@ -65,7 +65,7 @@ struct XdsArgs {
     /// Key of the client certificate
     #[arg(long, value_name = "FILE", requires = "xds_cert")]
     xds_key: Option<PathBuf>,
-    /// Name in the control plane's certificate; enables TLS [default: its host]
+    /// Name in its certificate; enables TLS [default: its host]
     #[arg(long, value_name = "NAME", requires = "xds")]
     xds_server_name: Option<String>,
     /// Start before the first configuration; not ready until then
