@@ -259,8 +259,10 @@ async fn a_thousand_holds_expire_together(harness: &Harness) {
         for _ in 0..1_000 {
             harness.held(TTL, &limit, text, 1).await;
         }
+        harness.advance(TTL.saturating_sub(Micros::new(1)));
         assert_eq!(harness.peek(&limit, text).await.remaining, 0, "{text}");
-        harness.advance(TTL);
+        // So many holds of one key may end late by a part of their TTL.
+        harness.advance(Micros::new(TTL.get() / 64 + 1));
         assert_eq!(harness.peek(&limit, text).await.remaining, 1_000, "{text}");
         for left in (990..1_000).rev() {
             let (_, hold) = harness.hold(TTL);

@@ -101,7 +101,7 @@ async fn the_lists_are_structured_fields_with_an_item_for_each_limit() {
             ("login.1".into(), pairs(&[("q", 5), ("w", 60)])),
             ("login.2".into(), pairs(&[("q", 100), ("w", 86_400)])),
             // It recovers within 200 ms, less than a second, so it has no `w`.
-            ("api".into(), pairs(&[("q", 20)])),
+            ("api".into(), pairs(&[("q", 20), ("rate", 100), ("per", 1)])),
         ]
     );
     // The clock shows 22:13:20 UTC.
