@@ -877,9 +877,9 @@ mod tests {
     fn a_window_is_written_only_if_it_is_whole_seconds() {
         for (limit, policy) in [
             ("100/s", "\"r\";q=100;w=1"),
-            ("100/s burst 20", "\"r\";q=20"),
-            ("10/s burst 50", "\"r\";q=50;w=5"),
-            ("3/s burst 10", "\"r\";q=10"),
+            ("100/s burst 20", "\"r\";q=20;rate=100;per=1"),
+            ("10/s burst 50", "\"r\";q=50;w=5;rate=10;per=1"),
+            ("3/s burst 10", "\"r\";q=10;rate=3;per=1"),
             ("fixed-window 9/1500ms", "\"r\";q=9"),
             ("fixed-window 9/w", "\"r\";q=9;w=604800"),
             ("fixed-window 9/month", "\"r\";q=9"),

@@ -402,7 +402,7 @@ fn an_unusable_target_exits_with_2_and_a_remedy() {
         (&http, &["--rate", "10000001/s"], "expected a rate from 1/s to 10000000/s"),
         (&http, &["--rate", "fast"], "expected a rate like 5000/s"),
         (&http, &["--zipf", "11"], "expected an exponent from 0.001 to 10"),
-        (&http, &["--cost", "5000000000"], "cost too large; at most 4294967296"),
+        (&http, &["--cost", "5000000000"], "expected a whole number from 0 to 4294967296"),
         (&http, &["--timeout", "2min"], "expected a duration from 1ms to 1m"),
         ("memory", &[], "--target: invalid target; use http[s]://"),
         ("127.0.0.1:8080", &[], "--target: invalid target; use http[s]://"),

@@ -316,7 +316,7 @@ rules:
         ("path=/login", "None of 6 rules applies.", "No limit applies: every request is allowed."),
         (
             "path=/x/../login%3Fq=1&method=POST",
-            "1 of 6 rules applies: login for requests without a key.",
+            "1 of 6 rules applies: login for requests without client address.",
             "",
         ),
         ("path=/&host=EXAMPLE.org:80", "1 of 6 rules applies: all for all requests together.", ""),

@@ -158,8 +158,7 @@ fn a_bad_policy_is_seen_everywhere_and_changes_nothing() {
 
 #[test]
 fn what_stays_until_a_restart_is_warned_about_as_long_as_it_differs() {
-    const WARNING: &str = "at least one of store, memory, store_deadline, confirmed_by, \
-                           deny_cache, namespace and secret";
+    const WARNING: &str = "changed settings need a restart: ";
     let folder = TempFolder::new();
     let write = |settings: &str| folder.write("policy.yaml", &format!("{settings}{}", policy(5)));
     let server = start(&write("namespace: tg\nsecret: hush-hush-1\n"));
