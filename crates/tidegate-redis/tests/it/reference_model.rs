@@ -88,6 +88,17 @@ fn budgets_in_long_traces_are_decided_as_the_model_does() {
     compare(SharingClass::Policies, 50, |all| all.calls >= wanted);
 }
 
+/// Traces beyond those of a short run: a hold on a log was charged to no limit if it ended during a
+/// call under a limit of 0.
+#[test]
+fn budgets_of_logs_beside_a_limit_of_zero_are_decided_as_the_model_does() {
+    let server = testkit::redis::RedisServer::start();
+    for seed in [4_251, 4_764, 5_699] {
+        let builder = Redis::builder(&server.url());
+        traces(builder, SharingClass::Policies, 50, &AtomicU64::new(seed), |_| true);
+    }
+}
+
 /// Compares so many verdicts of each algorithm.
 fn compare_each(class: SharingClass, wanted: u64) {
     // Only direct callers of the core can use made-up time zones.
