@@ -7,11 +7,11 @@ use std::time::Duration;
 use tidegate::{Limit, ManualClock, Memory};
 use tidegate_config::PolicyLoader;
 use tidegate_config::envoy::EnvoyConfig;
-use tidegate_server::ReadyWhen;
 use tidegate_server::internal::check::CheckService;
 use tidegate_server::internal::console::{self, ConsoleContext, ConsoleState, CookieSecurity};
 use tidegate_server::internal::observe::metrics::Metrics;
 use tidegate_server::internal::policy::{LoadedSources, PolicyManager, PolicySource, PolicySources};
+use tidegate_server::internal::readiness::Readiness;
 use tidegate_server::internal::shutdown::{self, ShutdownTrigger};
 use tidegate_server::internal::transport::allowed_hosts::AllowedHosts;
 use tidegate_server::internal::transport::auth::AuthTokens;
@@ -79,12 +79,13 @@ impl ServerFixture {
         let console = ConsoleState::new(address, CookieSecurity::Off, service.clock().clone());
         let state = AppState::from(AppContext {
             service: service.clone(),
+            store_address: "memory".to_owned(),
             policies: Arc::new(policies),
             tokens: tokens.clone(),
             hosts: Arc::new(AllowedHosts::new(address, Vec::new())),
             envoy: envoy.clone(),
             drain,
-            ready_when: ReadyWhen::default(),
+            ready_when: Readiness::default(),
         });
         let context = ConsoleContext { app: state.clone(), console: Arc::new(console) };
         let router = http::router(state, &grpc, console::router(context)).into_routes();

@@ -48,8 +48,8 @@ local function moved_to(at, now)
   return { now = now, start = start, stop = stop, bounds = at.bounds }
 end
 
--- Charges a hold that ends. Changes `s`. A limit of 0 counts nothing, but other limits may count the
--- list of a log.
+-- Charges a hold that ends. Changes `s`. A limit of 0 counts nothing, but other limits may count
+-- the list of a log.
 local function charge_end(part, s, at, item)
   if item.expiry == CHARGE and (part.limit.size > 0 or part.kind == 4) then
     return part.alg.charge(part.limit, s, at, item.cost, '', part.keys)

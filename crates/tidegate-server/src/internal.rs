@@ -57,6 +57,9 @@ pub mod policy {
         pub use crate::policy::watcher::reload;
     }
 }
+pub mod readiness {
+    pub use crate::readiness::Readiness;
+}
 pub mod shutdown {
     pub use crate::shutdown::{ShutdownTrigger, channel};
 }
