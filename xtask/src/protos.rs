@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{Result, workspace_root};
 
-/// The service of the server, which reflection describes.
-const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
-/// What is compiled besides it: messages of a control plane.
+/// The services of the server, which reflection describes.
+const SERVICES: [&str; 2] =
+    ["envoy/service/ratelimit/v3/rls.proto", "envoy/service/rate_limit_quota/v3/rlqs.proto"];
+/// What is compiled besides them: messages of a control plane.
 const MESSAGES: [&str; 2] =
     ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 /// The folder of the generated code.
@@ -37,7 +38,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 fn compile() -> Result<Files> {
     let out = TempDir::new()?;
     let mut protocols = protox::Compiler::new([workspace_root()?.join("proto")])?;
-    protocols.include_imports(true).open_file(SERVICE)?;
+    protocols.include_imports(true).open_files(SERVICES)?;
     let descriptors = protocols.encode_file_descriptor_set();
     protocols.include_source_info(true).open_files(MESSAGES)?;
     tonic_prost_build::configure()

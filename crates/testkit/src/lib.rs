@@ -21,7 +21,8 @@
 //!   - Clients: [`raw_http`], [`resp`], [`envoy`], [`tls_client`], [`browser`]. Checks of replies:
 //!     `regex`, [`schema`].
 //!   - A control plane in process: [`control_plane`].
-//!   - Other programs: `pip_program`, [`proxy`], [`real_envoy`], [`slow_target`].
+//!   - Other programs: `pip_program`, [`proxy`], [`quota_envoy`], [`real_envoy`],
+//!     [`slow_target`].
 
 #![allow(missing_docs, reason = "unpublished: a doc comment says what the name cannot")]
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
@@ -84,6 +85,8 @@ pub mod process;
 pub mod proxy;
 #[cfg(feature = "server")]
 pub mod pty;
+#[cfg(feature = "server")]
+pub mod quota_envoy;
 #[cfg(feature = "server")]
 pub mod raw_http;
 #[cfg(feature = "server")]

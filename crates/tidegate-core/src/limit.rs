@@ -100,6 +100,14 @@ impl Limit {
         }
     }
 
+    /// The permits that a token bucket regains evenly, and the time that it takes. `None` for other
+    /// algorithms, for steps and for queues.
+    pub fn refill(&self) -> Option<(u64, Micros)> {
+        let is_even = matches!(&self.params, AlgorithmParams::Bucket(bucket) if !bucket.queue);
+        let is_bucket = self.builder.algorithm == Algorithm::TokenBucket;
+        Some((self.builder.count, self.builder.span.length()?)).filter(|_| is_even && is_bucket)
+    }
+
     /// How long an exhausted limit takes to recover fully: the length of a window, the time to
     /// refill a bucket. `None` if that is not a fixed and whole number of microseconds, as for a
     /// month, or if time does not recover it: `concurrency`, a limit of 0.

@@ -22,6 +22,7 @@
 //! - `observe`: metrics, logs, traces, hot keys and traffic statistics.
 //! - `tls`: certificates. `store`: store address to engine with layers. `store_monitor`: probes and
 //!   logs of its health. `readiness`: when the server is ready. `chart`: SVG charts.
+//! - `shares`: limits that are lent in parts.
 //! - `check`: what every transport calls.
 //! - `policy`: where the policy comes from.
 //! - `transport`: HTTP, RESP and gRPC.
@@ -39,6 +40,7 @@ pub(crate) mod observe;
 pub(crate) mod policy;
 pub(crate) mod readiness;
 pub(crate) mod server;
+pub(crate) mod shares;
 pub(crate) mod shutdown;
 pub(crate) mod store;
 pub(crate) mod store_monitor;

@@ -13,6 +13,7 @@ use tidegate_config::{MemorySize, Problems};
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::check::CheckService;
@@ -32,6 +33,7 @@ use crate::transport::allowed_hosts::{AllowedHosts, HostName};
 use crate::transport::auth::AuthTokens;
 use crate::transport::envoy;
 use crate::transport::envoy::grpc::GrpcServices;
+use crate::transport::envoy::quota::registry::QuotaShares;
 use crate::transport::envoy::service::EnvoyService;
 use crate::transport::envoy::stats::EnvoyStats;
 use crate::transport::http;
@@ -343,6 +345,7 @@ impl Server {
             (None, Some(url)) => url.expose().parse()?,
             (None, None) => Store::MEMORY,
         };
+        read.check_store(store.is_external())?;
         let metrics = Arc::new(Metrics::default());
         let mut settings = loaded.settings.clone();
         settings.memory = options.memory.unwrap_or(settings.memory);
@@ -482,6 +485,7 @@ impl Server {
         let checks = service.clone();
         let memory = move || checks.look_at_memory();
         tokio::spawn(MemoryMonitor::default().run(memory, drain.clone()));
+        tokio::spawn(lend_shares(self.envoy.shares().clone(), drain.clone()));
         tokio::spawn(policies.clone().follow_runtime(drain.clone()));
         let (clock, metrics) = (service.clock().clone(), service.metrics().clone());
         tokio::spawn(service.traffic().clone().run(clock, metrics, drain.clone()));
@@ -552,6 +556,18 @@ impl Server {
             accepting.push(workers.resp.handle().spawn(resp));
         }
         (accepting, workers)
+    }
+}
+
+/// Renews the shares of the rate limit quota service every second until the drain begins.
+async fn lend_shares(shares: Arc<QuotaShares>, mut drain: Shutdown) {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = seconds.tick() => shares.tick(),
+            () = drain.noticed() => return,
+        }
     }
 }
 

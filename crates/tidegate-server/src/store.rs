@@ -67,8 +67,9 @@ impl Store {
         }
     }
 
-    /// Whether the store can fail independently of this process.
-    fn can_be_unavailable(&self) -> bool {
+    /// Whether the store is outside this process: it can fail independently, and other servers may
+    /// use it.
+    pub(crate) fn is_external(&self) -> bool {
         self.0 != StoreKind::Memory
     }
 
@@ -86,7 +87,7 @@ impl Store {
     ) -> Result<EngineStack, StoreError> {
         let (mut engine, runtime) = self.engine_with(settings, |builder| builder)?;
         let deadline = settings.store_deadline.unwrap_or(RedisBuilder::DEADLINE);
-        if !self.can_be_unavailable() {
+        if !self.is_external() {
             let (lease, breaker, fleet) = (None, None, Arc::default());
             return Ok(EngineStack { engine, lease, breaker, deadline, runtime, fleet });
         }

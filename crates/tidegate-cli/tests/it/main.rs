@@ -14,6 +14,7 @@ mod envoy_go_client;
 mod envoy_grpc;
 mod envoy_json;
 mod envoy_parity;
+mod envoy_quota;
 mod envoy_real;
 mod envoy_reload;
 mod envoy_reserve;

@@ -13,13 +13,14 @@ use super::inherit::Inherited;
 use super::lookup::{DescriptorLevel, DescriptorNode, is_wildcard};
 use super::rate_limit::{self, ParsedLimit};
 use super::reservation::EnvoyReservation;
+use super::rlqs;
 use super::rule_name::DescriptorPath;
 use super::unit::EnvoyWindows;
 use crate::errors::sources::{SourceFiles, SourceSpan};
 use crate::parse::tree::{QuotedText, YamlNode};
 
 /// Fields that have no effect without a limit.
-const LIMIT_FIELDS: [&str; 8] = [
+const LIMIT_FIELDS: [&str; 9] = [
     "shadow_mode",
     "quota_mode",
     "detailed_metric",
@@ -28,6 +29,7 @@ const LIMIT_FIELDS: [&str; 8] = [
     "estimate",
     "reservation_ttl",
     "on_expiry",
+    "rlqs",
 ];
 
 /// Parses the descriptors of all files.
@@ -183,6 +185,7 @@ impl DescriptorReader {
         };
         let ParsedLimit { limits, current_limit, name, replaces } = limited;
         let reservation = EnvoyReservation::read(fields, &limits, diagnostics);
+        let shares = rlqs::read(fields, &limits, inherited.charge_denied, diagnostics);
         if diagnostics.errors.len() > before {
             return None;
         }
@@ -221,6 +224,7 @@ impl DescriptorReader {
             says_unavailable: inherited.says_unavailable(),
             charge_if_allowed: values.charge == Some(ChargeMode::IfAllowed),
             reservation,
+            shares,
             metadata: Some(values.metadata.clone()).filter(|metadata| !metadata.is_empty()),
         }))
     }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use tidegate::Rule;
 
 use super::reservation::EnvoyReservation;
+use super::share_limit::ShareLimit;
 use super::unit::EnvoyUnit;
 
 /// The limit of a descriptor: a rule, or `unlimited`.
@@ -22,6 +23,7 @@ pub struct DescriptorLimit {
     pub(crate) says_unavailable: bool,
     pub(crate) charge_if_allowed: bool,
     pub(crate) reservation: EnvoyReservation,
+    pub(crate) shares: Option<ShareLimit>,
     pub(crate) metadata: Option<Map<String, Value>>,
 }
 
@@ -93,6 +95,11 @@ impl DescriptorLimit {
     /// How permits are held between a reserve and its commit.
     pub fn reservation(&self) -> &EnvoyReservation {
         &self.reservation
+    }
+
+    /// `rlqs`: Envoy's rate limit quota service lends the limit in shares.
+    pub fn shares(&self) -> Option<ShareLimit> {
+        self.shares
     }
 
     /// `metadata` of the descriptor, for the dynamic metadata of responses.

@@ -54,6 +54,7 @@ pub(crate) struct EnvoyFields {
     pub(crate) reservation_ttl: Option<String>,
     #[schemars(with = "OnExpirySetting")]
     pub(crate) on_expiry: Option<OnExpirySetting>,
+    pub(crate) rlqs: bool,
 }
 
 /// When a number of hits above 1 is charged.
@@ -90,7 +91,7 @@ pub(crate) enum FieldLevel {
 pub(crate) const INHERITED: [&str; 4] =
     ["charge_denied", "allow_override", "on_store_failure", "fallback_ratio"];
 
-const DESCRIPTOR: [&str; 16] = [
+const DESCRIPTOR: [&str; 17] = [
     "key",
     "value",
     "rate_limit",
@@ -107,6 +108,7 @@ const DESCRIPTOR: [&str; 16] = [
     "estimate",
     "reservation_ttl",
     "on_expiry",
+    "rlqs",
 ];
 
 impl FieldLevel {

@@ -36,11 +36,14 @@ mod load;
 pub mod lookup;
 mod rate_limit;
 mod reservation;
+mod rlqs;
 mod rule_name;
+mod share_limit;
 mod unit;
 
 pub use self::config::{DuplicateDomain, EnvoyConfig, EnvoyLoadOptions};
 pub use self::descriptor_limit::DescriptorLimit;
 pub use self::lookup::Domain;
 pub use self::reservation::EnvoyReservation;
+pub use self::share_limit::{FillInterval, ShareLimit, UnsuitableLimit};
 pub use self::unit::{EnvoyUnit, EnvoyWindows};

@@ -193,6 +193,10 @@ impl PolicyManager {
         let mut versions = lock(&self.versions);
         // Before the state is locked: a slow disk must not delay requests for the rules.
         let read = self.read(&mut versions).and_then(|read| self.with_resources(read));
+        let read = read.and_then(|read| {
+            read.check_store(self.store.is_shared())?;
+            Ok(read)
+        });
         let mut state = lock(&self.state);
         let result = match read {
             Ok(read) => self.apply(&mut state, read).map_err(ReloadError::Invalid),

@@ -163,6 +163,18 @@ impl LoadedSources {
         self.policy.warnings.iter().chain(envoy)
     }
 
+    /// Refuses limits with `rlqs` if other servers may lend shares of them too: each would lend the
+    /// whole limit.
+    pub(crate) fn check_store(&self, is_shared: bool) -> Result<(), Problems> {
+        let lends =
+            self.envoy.iter().flat_map(|envoy| envoy.leaves()).any(|it| it.shares().is_some());
+        if lends && is_shared {
+            let message = "rlqs lends shares of one process; use --store memory and one server";
+            return Err(Problems::of(Problem::of_field("rlqs".into(), message.into())));
+        }
+        Ok(())
+    }
+
     /// The policy to activate.
     pub fn active(&self, metrics: &Metrics) -> Result<ActivePolicy, InvalidRule> {
         let LoadedPolicy { settings, rules, .. } = &self.policy;

@@ -1,5 +1,5 @@
 //! Network protocols: HTTP, RESP and gRPC. Imports: chart, check, observe, policy, readiness,
-//! shutdown, tls.
+//! shares, shutdown, tls.
 
 pub(crate) mod allowed_hosts;
 pub(crate) mod auth;

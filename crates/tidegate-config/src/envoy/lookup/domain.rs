@@ -95,6 +95,7 @@ impl Domain {
             says_unavailable: self.inherited.says_unavailable(),
             charge_if_allowed: false,
             reservation,
+            shares: None,
             metadata: None,
         });
         let mut cached = self.overrides.write().unwrap_or_else(PoisonError::into_inner);

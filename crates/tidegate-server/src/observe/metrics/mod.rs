@@ -6,6 +6,7 @@
 
 pub(crate) mod exposition;
 mod histogram;
+mod quota;
 mod rules;
 mod settled;
 #[cfg(test)]
@@ -21,6 +22,8 @@ use tidegate::{Circuit, EngineError, Health, Micros, Rule};
 use exposition::{Exposition, MetricType};
 pub(crate) use histogram::BucketCounts;
 use histogram::Histogram;
+pub(crate) use quota::QuotaEvent;
+use quota::QuotaMetrics;
 pub(crate) use rules::OutcomeCounts;
 pub(crate) use rules::RuleMetrics;
 use settled::SettledRatios;
@@ -64,6 +67,7 @@ impl ListenerKind {
 pub struct Metrics {
     rules: Mutex<BTreeMap<Arc<str>, Arc<RuleMetrics>>>,
     settled: SettledRatios,
+    quota: QuotaMetrics,
     listeners: [ListenerMetrics; ListenerKind::ALL.len()],
     store_errors: [AtomicU64; STORE_ERRORS.len()],
     breaker_opened: AtomicU64,
@@ -241,6 +245,16 @@ impl Metrics {
         self.store_errors.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
+    /// Counts `count` events of the rate limit quota service.
+    pub(crate) fn count_quota(&self, event: QuotaEvent, count: u64) {
+        self.quota.count(event, count);
+    }
+
+    /// Sets the streams and holders of the rate limit quota service.
+    pub(crate) fn set_quota(&self, streams: u64, holders: u64) {
+        self.quota.set(streams, holders);
+    }
+
     /// Counts that the circuit breaker opened.
     pub fn count_breaker_opened(&self) {
         self.breaker_opened.fetch_add(1, Ordering::Relaxed);
@@ -279,6 +293,7 @@ impl Metrics {
         self.render_rules(&mut out, health);
         self.render_listeners(&mut out);
         self.render_store(&mut out, health);
+        self.quota.render(&mut out);
         self.render_config(&mut out);
         out.finish()
     }
@@ -437,6 +452,7 @@ impl Default for Metrics {
         Self {
             rules: Mutex::new(BTreeMap::from([adhoc])),
             settled: SettledRatios::new(Self::OTHER),
+            quota: QuotaMetrics::default(),
             listeners: Default::default(),
             store_errors: Default::default(),
             breaker_opened: AtomicU64::new(0),

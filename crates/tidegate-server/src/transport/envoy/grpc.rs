@@ -1,4 +1,4 @@
-//! gRPC services: rate limit, health and reflection.
+//! gRPC services: rate limit, rate limit quota, health and reflection.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,6 +27,7 @@ use super::proto::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use super::proto::{self, RateLimitRequest, RateLimitResponse};
+use super::quota::service::{QuotaHandler, QuotaServer};
 use super::service::EnvoyService;
 use crate::observe::metrics::ListenerKind;
 use crate::observe::otlp::Tracer;
@@ -49,6 +50,8 @@ pub const MAX_MESSAGE: usize = 256 << 10;
 const MAX_UNAUTHENTICATED_MESSAGE: usize = 4 << 10;
 /// Most open streams of these services: a health watch has no time limit.
 const MAX_UNAUTHENTICATED_STREAMS: usize = 1_024;
+/// Most streams of the rate limit quota service; each Envoy opens one.
+const MAX_QUOTA_STREAMS: usize = 1_024;
 /// Service names with a health status: the server as a whole, the name that envoyproxy/ratelimit
 /// uses, and the full name.
 const HEALTHY: [&str; 3] = ["", "ratelimit", RateLimitServer::NAME];
@@ -62,6 +65,8 @@ type RateLimitServer = RateLimitServiceServer<RateLimitHandler>;
 #[derive(Clone, Debug)]
 pub struct GrpcServices {
     rate_limit: RateLimitServer,
+    quota: QuotaServer,
+    quota_streams: Arc<Semaphore>,
     tokens: Arc<AuthTokens>,
     /// Health and reflection.
     others: Router,
@@ -108,9 +113,19 @@ impl GrpcServices {
         });
         let rate_limit = RateLimitServer::new(RateLimitHandler { envoy: envoy.clone() })
             .max_decoding_message_size(MAX_MESSAGE);
-        let other_streams = Arc::new(Semaphore::new(MAX_UNAUTHENTICATED_STREAMS));
-        let (others, request_timeout) = (others.with_state(()), deadlines.request);
-        Self { rate_limit, tokens, others, other_streams, health, request_timeout, drain, envoy }
+        let quota = QuotaHandler::new(envoy.service().clone(), envoy.shares().clone());
+        Self {
+            rate_limit,
+            quota: QuotaServer::new(quota).max_decoding_message_size(MAX_MESSAGE),
+            quota_streams: Arc::new(Semaphore::new(MAX_QUOTA_STREAMS)),
+            tokens,
+            others: others.with_state(()),
+            other_streams: Arc::new(Semaphore::new(MAX_UNAUTHENTICATED_STREAMS)),
+            health,
+            request_timeout: deadlines.request,
+            drain,
+            envoy,
+        }
     }
 
     /// The same services with other tokens.
@@ -120,11 +135,11 @@ impl GrpcServices {
     }
 
     /// Path patterns of the services.
-    pub fn paths() -> [String; 4] {
+    pub fn paths() -> [String; 5] {
         const REFLECTION: [&str; 2] =
             ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
         let health = "grpc.health.v1.Health";
-        [RateLimitServer::NAME, health, REFLECTION[0], REFLECTION[1]]
+        [RateLimitServer::NAME, QuotaServer::NAME, health, REFLECTION[0], REFLECTION[1]]
             .map(|name| format!("/{name}/{{*method}}"))
     }
 
@@ -155,14 +170,14 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if is_rate_limit(request.uri().path()) {
+        if is_of(RateLimitServer::NAME, request.uri().path()) {
             // Checked before the body is read.
             if let Err(status) = self.admit(request.uri(), request.headers()) {
                 return Box::pin(std::future::ready(Ok(status.into_http())));
@@ -178,6 +193,9 @@ where
             return Box::pin(async move {
                 within_deadline(caller_timeout, envoy.service().clock(), handled).await
             });
+        }
+        if is_of(QuotaServer::NAME, request.uri().path()) {
+            return self.call_quota(request);
         }
         if request.uri().path() == WATCH && self.drain.has_begun() {
             let status = Status::unavailable("server is shutting down");
@@ -241,9 +259,10 @@ fn listener_of<B>(request: &Request<B>) -> ListenerKind {
     ConnectionInfo::of(request.extensions()).map_or(ListenerKind::Grpc, |it| it.listener)
 }
 
-fn is_rate_limit(path: &str) -> bool {
+/// Whether the path is that of a method of this service.
+fn is_of(service: &str, path: &str) -> bool {
     path.strip_prefix('/')
-        .and_then(|path| path.strip_prefix(RateLimitServer::NAME))
+        .and_then(|path| path.strip_prefix(service))
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
@@ -318,7 +337,34 @@ impl PanicResponse<Body> for GrpcServices {
     }
 }
 
+/// The future of a response.
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
 impl GrpcServices {
+    /// Serves a stream of the rate limit quota service. It has no time limit, and ends when the
+    /// server drains.
+    fn call_quota<B>(&mut self, request: Request<B>) -> ResponseFuture
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError> + Send + 'static,
+    {
+        if let Err(status) = self.admit(request.uri(), request.headers()) {
+            return Box::pin(std::future::ready(Ok(status.into_http())));
+        }
+        let Ok(permit) = self.quota_streams.clone().try_acquire_owned() else {
+            let full = Status::resource_exhausted("too many streams of the quota service");
+            return Box::pin(std::future::ready(Ok(full.into_http())));
+        };
+        let drain = self.drain.clone();
+        let request = request.map(|body| ShutdownBody::new(body, drain));
+        let handled = tower::Service::call(&mut self.quota, request);
+        Box::pin(async move {
+            let mut response = handled.await?;
+            response.extensions_mut().insert(ResponseTimeout::Unbounded);
+            Ok(response.map(|body| Body::new(GuardedBody::new(body, Some(permit)))))
+        })
+    }
+
     /// Refuses a request without a valid token and, if there is none, of a page of another site.
     fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Status> {
         if !self.tokens.guards_checks() && is_cross_site(uri, headers) {

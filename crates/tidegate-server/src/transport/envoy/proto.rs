@@ -38,6 +38,13 @@ pub mod envoy {
                 include!("proto/envoy.service.discovery.v3.rs");
             }
         }
+        /// `envoy.service.rate_limit_quota`
+        pub mod rate_limit_quota {
+            /// `envoy.service.rate_limit_quota.v3`
+            pub mod v3 {
+                include!("proto/envoy.service.rate_limit_quota.v3.rs");
+            }
+        }
         /// `envoy.service.ratelimit`
         pub mod ratelimit {
             /// `envoy.service.ratelimit.v3`
@@ -85,9 +92,12 @@ pub use envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
 };
 pub use envoy::service;
 pub use envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+pub(crate) use envoy::service::rate_limit_quota::v3::BucketId;
 pub use envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 pub use envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+pub(crate) use envoy::r#type::v3::rate_limit_strategy as strategy;
+pub(crate) use envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 
 /// The encoded file descriptors, for reflection.
 pub(crate) const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");

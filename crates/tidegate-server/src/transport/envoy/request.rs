@@ -224,6 +224,7 @@ impl MatchedDescriptor<'_> {
 
     pub(crate) fn action(&self) -> Action {
         match self.hits {
+            _ if self.limit().shares().is_some() => Action::Shared,
             Hits::Charge(_) if !self.limit().charge_if_allowed() => Action::Record,
             Hits::One | Hits::Charge(_) if self.limit().charge_denied() => Action::Record,
             Hits::One | Hits::Charge(_) if self.limit().is_quota() => Action::TakeQuota,
@@ -260,6 +261,8 @@ pub(crate) enum Action {
     Reserve,
     /// Ends a hold and charges hits.
     Commit,
+    /// Whatever it does, the limit is lent in shares and not counted by the engine.
+    Shared,
 }
 
 /// Refuses what a reserve or a commit cannot do.
@@ -271,6 +274,8 @@ fn check_phase(
         "a reserve or a commit with negative hits; send a number from 0"
     } else if limit.is_some_and(DescriptorLimit::is_quota) {
         "a limit in quota_mode cannot be reserved"
+    } else if limit.is_some_and(|limit| limit.shares().is_some()) {
+        "a limit with rlqs cannot be reserved"
     } else {
         return Ok(());
     };

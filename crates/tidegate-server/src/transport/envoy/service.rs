@@ -17,9 +17,11 @@ use tidegate::{EngineError, Expiry, HoldId, Refusal, Rule, RuleCheck, RuleCost, 
 use super::error::EnvoyError;
 use super::phase::{self, HeldName, MAX_SAME_NAME};
 use super::proto::{RateLimitRequest, RateLimitResponse};
+use super::quota::registry::QuotaShares;
 use super::request::{Action, Hits, LimitMatches, MatchedDescriptor};
 use super::response::{DescriptorReport, DescriptorReports, is_over, response};
 use super::settings::EnvoySettings;
+use super::shared_limit::SharedLimits;
 use super::stats::EnvoyStats;
 use crate::check::service::poll_now;
 use crate::check::{
@@ -33,12 +35,19 @@ pub struct EnvoyService {
     service: Arc<CheckService>,
     settings: EnvoySettings,
     stats: Option<Arc<EnvoyStats>>,
+    shares: Arc<QuotaShares>,
 }
 
 impl EnvoyService {
     /// Decides with the Envoy configuration of this service.
     pub fn new(service: Arc<CheckService>, settings: EnvoySettings) -> Self {
-        Self { service, settings, stats: None }
+        let shares = QuotaShares::new(service.clock().clone(), service.metrics().clone());
+        Self { service, settings, stats: None, shares: Arc::new(shares) }
+    }
+
+    /// The limits that are lent in shares.
+    pub(crate) fn shares(&self) -> &Arc<QuotaShares> {
+        &self.shares
     }
 
     /// Also counts under envoyproxy/ratelimit's metric names.
@@ -90,11 +99,11 @@ impl EnvoyService {
         let keys: SmallVec<[DescriptorKey<'_>; 2]> = limited.iter().map(|l| l.key()).collect();
         let reports = SmallVec::from_elem(DescriptorReport::empty(), limited.len());
         let (limited, keys, service) = (&*limited, &*keys, &self.service);
-        let mut call = PendingResponse { service, active, limited, keys, reports };
+        let shared = SharedLimits::new(&self.shares, active);
+        let mut call = PendingResponse { service, active, shared, limited, keys, reports };
         // Envoy sends the same token with every request.
-        let refunds =
-            active.refund_token == RefundToken::Admin && !call.with(Action::Refund).is_empty();
-        if refunds {
+        let refunds = limited.iter().any(|limited| matches!(limited.hits, Hits::Refund(_)));
+        if refunds && active.refund_token == RefundToken::Admin {
             let detail = "negative hits are disabled (`refund_token: admin`); nothing was charged";
             return Err(EnvoyError::Invalid(detail.into()));
         }
@@ -118,6 +127,7 @@ impl fmt::Debug for EnvoyService {
 struct PendingResponse<'c, 'p, 's> {
     service: &'c Arc<CheckService>,
     active: &'c ActivePolicy,
+    shared: SharedLimits<'c>,
     limited: &'c [&'c MatchedDescriptor<'p>],
     keys: &'c [DescriptorKey<'s>],
     /// One for each of `limited`.
@@ -163,11 +173,17 @@ impl PendingResponse<'_, '_, '_> {
     /// Charges the descriptors that are not reserved.
     async fn charge(&mut self, reserves: &[usize]) -> Result<(), EnvoyError> {
         let (takes, quotas) = (self.with(Action::Take), self.with(Action::TakeQuota));
-        if self.denies(reserves) {
+        let shared = self.with(Action::Shared);
+        self.charge_shared(&shared, !self.denies(reserves));
+        if self.denies(reserves) || self.denies(&shared) {
             self.call(Operation::Peek, &takes).await?;
             self.call(Operation::Peek, &quotas).await?;
         } else {
-            let allowed = self.take(&takes, &quotas).await?;
+            let taken = self.take(&takes, &quotas).await;
+            if !matches!(taken, Ok(true)) {
+                self.shared.give_back();
+            }
+            let allowed = taken?;
             // Each quota is a separate call: one may allow what another denies.
             for quota in quotas {
                 let operation = if allowed { Operation::Check } else { Operation::Peek };
@@ -178,6 +194,15 @@ impl PendingResponse<'_, '_, '_> {
         self.commit(&self.with(Action::Commit)).await?;
         self.call(Operation::Peek, &self.with(Action::Peek)).await?;
         self.call(Operation::Refund, &self.with(Action::Refund)).await
+    }
+
+    /// Charges descriptors whose limits are lent in shares: one hit to all of them, or to none.
+    fn charge_shared(&mut self, indices: &[usize], takes: bool) {
+        let of = |index: &usize| (self.limited[*index], self.keys[*index].key());
+        let reports = self.shared.charge(indices.iter().map(of), takes);
+        for (&index, report) in indices.iter().zip(reports) {
+            self.reports[index] = report;
+        }
     }
 
     /// Holds the hits of these descriptors, all or none.
