@@ -3,8 +3,9 @@
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
+use crate::hold::{HoldEnd, HoldEnds};
 use crate::limit::{RecoveryPoint, Standing};
-use crate::{Cost, Expiry, Hold, Holds, Limit, Micros, Moment, State, Verdict, Wait};
+use crate::{Cost, Holds, Limit, Micros, Moment, State, Verdict, Wait};
 
 /// A state and its holds at a moment, and later, for calls under some capacity.
 ///
@@ -16,8 +17,8 @@ pub(crate) struct Forecast<'a> {
     /// What fits at once: that of the limit, unless the call is under another one.
     capacity: u64,
     state: Option<Cow<'a, State>>,
-    /// Holds that have not expired, the next to expire first.
-    holds: Cow<'a, [Hold]>,
+    /// The ends of the holds; those at the beginning have passed.
+    ends: HoldEnds<'a>,
     passed: usize,
     held: u64,
     /// Is a hold charged when it expires?
@@ -38,12 +39,12 @@ impl<'a> Forecast<'a> {
             state: limit.rebased(state, at),
             held: holds.held(),
             charges: holds.any_charged(),
-            holds: holds.rebased(at.now()),
+            ends: holds.ends(at.now()),
             passed: 0,
             at: *at,
         };
-        while forecast.next_hold().is_some_and(|hold| hold.has_ended(at.now())) {
-            forecast.expire_next_hold();
+        while forecast.next_end().is_some_and(|end| end.has_ended(at.now())) {
+            forecast.pass_next_end();
         }
         forecast.at = *at;
         forecast
@@ -107,7 +108,7 @@ impl<'a> Forecast<'a> {
                 (None, Some(_)) => {}
                 (None, None) => return Wait::For(Micros::MAX),
             }
-            self.expire_next_hold();
+            self.pass_next_end();
         }
     }
 
@@ -144,7 +145,7 @@ impl<'a> Forecast<'a> {
 
     fn advance(&mut self, to: Micros) {
         while self.next_deadline().is_some_and(|deadline| deadline <= to) {
-            self.expire_next_hold();
+            self.pass_next_end();
         }
         self.at = self.at.moved_to(to);
     }
@@ -155,40 +156,41 @@ impl<'a> Forecast<'a> {
 
     fn reset_after(mut self) -> Micros {
         let start = self.at.now();
-        if self.holds.get(self.passed..).and_then(|left| left.last()).is_some_and(Hold::is_endless)
-        {
+        let last = self.ends.len().checked_sub(1).and_then(|last| self.ends.get(last));
+        if last.is_some_and(|last| last.is_endless()) {
             return Micros::MAX;
         }
         // Only charges on the way matter. Without any, only the last hold to expire does.
-        if let (false, Some(last)) = (self.charges, self.holds.last()) {
+        if let (false, Some(last)) = (self.charges, last) {
             self.at = self.at.moved_to(last.deadline.max(start));
-            self.passed = self.holds.len();
+            self.passed = self.ends.len();
         }
-        while self.next_hold().is_some() {
-            self.expire_next_hold();
+        while self.next_end().is_some() {
+            self.pass_next_end();
         }
         let state = self.state.as_deref();
         let rest = state.map_or(Micros::ZERO, |state| self.limit.reset_after(state, &self.at));
         self.at.now().saturating_sub(start).saturating_add(rest)
     }
 
-    fn next_hold(&self) -> Option<&Hold> {
-        self.holds.get(self.passed)
+    fn next_end(&self) -> Option<HoldEnd> {
+        self.ends.get(self.passed)
     }
 
     /// The deadline of the next hold, unless it never expires.
     fn next_deadline(&self) -> Option<Micros> {
-        self.next_hold().filter(|hold| !hold.is_endless()).map(|hold| hold.deadline)
+        self.next_end().filter(|end| !end.is_endless()).map(|end| end.deadline)
     }
 
-    fn expire_next_hold(&mut self) {
-        let Some(hold) = self.next_hold().copied() else { return };
+    /// Lets the next holds expire.
+    fn pass_next_end(&mut self) {
+        let Some(end) = self.next_end() else { return };
         self.passed += 1;
-        self.held = self.held.saturating_sub(hold.cost.get());
-        self.at = self.at.moved_to(hold.deadline);
-        if hold.expiry == Expiry::Charge {
+        self.held = self.held.saturating_sub(end.held);
+        self.at = self.at.moved_to(end.deadline);
+        if end.charged > 0 {
             let mut state = self.state.take().map(Cow::into_owned);
-            self.limit.charge(&mut state, &self.at, hold.cost, None);
+            self.limit.charge(&mut state, &self.at, Cost::total(end.charged), None);
             self.state = state.map(Cow::Owned);
         }
     }

@@ -27,7 +27,8 @@
 //!   `sliding_counter`, `concurrency`, each an `Arithmetic` over its own kind of [`State`].
 //! - [`Packed`]: a state as two numbers, and the decision in one step. `stored`: limits and states
 //!   by the numbers that a store has of them.
-//! - [`Holds`]: permits that are held and not yet charged; `forecast` computes their expiry.
+//! - [`Holds`]: permits that are held and not yet charged; `many_holds` stores more than some
+//!   hundred of one state, `forecast` computes their expiry.
 //! - [`Micros`], [`Tick`], [`Moment`]: time. [`Cost`]: permits per request. [`Verdict`]: the
 //!   result.
 
@@ -52,6 +53,7 @@ mod fraction;
 mod hold;
 mod invalid_limit;
 mod limit;
+mod many_holds;
 mod notation;
 mod packed;
 mod queue_estimate;

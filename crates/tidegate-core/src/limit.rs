@@ -330,10 +330,8 @@ impl Limit {
     /// without consumption. Call it before every write.
     pub fn expire(&self, state: &mut Option<State>, holds: &mut Holds, at: &Moment) {
         self.rebase(state, holds, at);
-        for hold in holds.take_ended(at.now()) {
-            if hold.expiry == crate::Expiry::Charge {
-                self.charge(state, &at.moved_to(hold.deadline), hold.cost, None);
-            }
+        for end in holds.take_ended(at.now()) {
+            self.charge(state, &at.moved_to(end.deadline), Cost::total(end.charged), None);
         }
         state.take_if(|state| self.used(state, at) == 0);
     }

@@ -606,7 +606,7 @@ impl<'a> Walk<'a> {
     fn hold(&mut self, permits: u64, ttl: Micros, expiry: Expiry) -> &mut Self {
         if permits > 0 && self.look(permits).allowed {
             let deadline = self.at.now().saturating_add(ttl);
-            let id = self.holds.iter().len() as u128;
+            let id = self.holds.iter().count() as u128;
             self.holds.insert(Hold { id, cost: weight(permits), deadline, ttl, expiry });
         }
         self

@@ -253,7 +253,7 @@ impl Cell {
 
     /// Whether the hold `id` is active.
     pub(crate) fn has_active_hold(&self, id: u128, now: Micros) -> bool {
-        self.holds.iter().any(|hold| hold.id == id && hold.deadline > now)
+        self.holds.get(id).is_some_and(|hold| hold.deadline > now)
     }
 
     /// A copy of the consumption without holds, for a key that has used no more than that.
