@@ -19,6 +19,7 @@ mod idempotency;
 mod known_script_bugs;
 mod lease;
 mod limiter_sharing;
+mod many_holds;
 mod policy;
 #[cfg(feature = "macros")]
 mod rate_limit_attribute;
