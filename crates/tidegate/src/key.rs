@@ -84,6 +84,14 @@ impl<'a> From<&'a [u8]> for Key<'a> {
     }
 }
 
+/// A number needs no formatting: `limiter.check_now(&id.to_be_bytes())`.
+impl<'a, const N: usize> From<&'a [u8; N]> for Key<'a> {
+    #[inline]
+    fn from(part: &'a [u8; N]) -> Self {
+        Self(KeyRepr::One(part))
+    }
+}
+
 impl<'a> From<&'a [String]> for Key<'a> {
     fn from(parts: &'a [String]) -> Self {
         Self(KeyRepr::Strings(parts))

@@ -148,7 +148,7 @@ impl Contender for Whole {
         let Self(limiter) = self;
         match keys {
             Part::Numbers(keys) => count(keys, |key| {
-                black_box(limiter.check_now(key.to_ne_bytes().as_slice())).unwrap().allowed()
+                black_box(limiter.check_now(&key.to_ne_bytes())).unwrap().allowed()
             }),
             Part::Texts(keys) => {
                 count(keys, |key| black_box(limiter.check_now(key)).unwrap().allowed())
@@ -164,9 +164,7 @@ impl Contender for Allow {
     fn allowed(&self, keys: Part<'_>) -> usize {
         let Self(Whole(limiter)) = self;
         match keys {
-            Part::Numbers(keys) => {
-                count(keys, |key| limiter.allow(key.to_ne_bytes().as_slice()).unwrap())
-            }
+            Part::Numbers(keys) => count(keys, |key| limiter.allow(&key.to_ne_bytes()).unwrap()),
             Part::Texts(keys) => count(keys, |key| limiter.allow(key).unwrap()),
         }
     }

@@ -280,6 +280,7 @@ impl Decision {
     }
 
     /// Whether every enforced limit allows the call.
+    #[inline]
     pub fn allowed(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.allowed)
     }

@@ -56,6 +56,12 @@ pub trait Engine: Send + Sync + 'static {
         self.decide(*call).now()
     }
 
+    /// As [`decide_now`](Self::decide_now), for a caller that needs to know only whether every
+    /// enforced limit allows the call.
+    fn allow_now(&self, call: &Call<'_>) -> Result<bool, EngineError> {
+        self.decide_now(call).map(|decision| decision.allowed())
+    }
+
     /// Decides independent calls in their order, each exactly as if alone. The results are in the
     /// same order; an error of a call is its own result.
     ///
@@ -107,6 +113,11 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     #[inline]
     fn decide_now(&self, call: &Call<'_>) -> Result<Decision, EngineError> {
         (**self).decide_now(call)
+    }
+
+    #[inline]
+    fn allow_now(&self, call: &Call<'_>) -> Result<bool, EngineError> {
+        (**self).allow_now(call)
     }
 
     fn decide_many<'a>(

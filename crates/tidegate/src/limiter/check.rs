@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::future::IntoFuture;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::Cost;
@@ -9,7 +10,9 @@ use tidegate_core::Cost;
 use super::Limiter;
 use crate::engine::Refusal;
 use crate::policy::{ListMode, Plan, Policy, RuleCheck};
-use crate::{Call, Charge, Decision, EngineError, EngineFuture, IdempotencyKey, Key, Op};
+use crate::{
+    Call, Charge, Decision, EngineError, EngineFuture, IdempotencyKey, Key, Op, RuleLimit,
+};
 
 impl Limiter {
     /// Checks `key` under every limit of every rule; charges all if all allow it, else none.
@@ -36,10 +39,13 @@ impl Limiter {
     /// ```
     #[inline]
     pub fn allow<'a>(&'a self, key: impl Into<Key<'a>>) -> Result<bool, EngineError> {
-        // Read where it is: moved out of the result, the decision would be copied.
-        match &self.check_now(key) {
-            Ok(decision) => Ok(decision.allowed()),
-            Err(error) => Err(error.clone()),
+        let key = key.into();
+        match self.first_limit().filter(|limit| self.is_plain(limit, key)) {
+            Some(limit) => {
+                let charges = &[Charge { limit, key, cost: Cost::ONE, caller: None }];
+                self.engine().allow_now(&Call { op: Op::Check, charges, idempotency_key: None })
+            }
+            None => self.check_now(key).map(|decision| decision.allowed()),
         }
     }
 
@@ -53,11 +59,15 @@ impl Limiter {
         caller: Option<&'a str>,
         check: impl FnOnce() -> Check<'a>,
     ) -> Result<Decision, EngineError> {
+        let decide = |limit: &Arc<RuleLimit>| {
+            let charges = &[Charge { limit, key, cost, caller }];
+            self.engine().decide_now(&Call { op: Op::Check, charges, idempotency_key: None })
+        };
+        if let Some(limit) = self.first_limit().filter(|limit| self.is_plain(limit, key)) {
+            return decide(limit);
+        }
         self.read_policy(|policy| match self.plain_limit(policy, key) {
-            Some(limit) => {
-                let charges = &[Charge { limit, key, cost, caller }];
-                self.engine().decide_now(&Call { op: Op::Check, charges, idempotency_key: None })
-            }
+            Some(limit) => decide(limit),
             None => {
                 let check = check();
                 check.decide_now(&*check.plan(policy)?)

@@ -34,6 +34,7 @@ mod wait_queue;
 mod waiter_filter;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -54,7 +55,7 @@ use crate::key::Fingerprints;
 use crate::policy::ListMode;
 use crate::{
     Call, Clock, Decision, Engine, EngineError, Inspection, InvalidRule, Key, Op, Policy,
-    PolicyRule, Rule,
+    PolicyRule, Rule, RuleLimit,
 };
 
 /// Rules over an engine. Clones are the same limiter.
@@ -85,6 +86,10 @@ struct LimiterInner {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     policy: ArcSwap<Policy>,
+    /// The [plain limit](Policy::plain_limit) of the first policy, in force until `is_replaced`.
+    /// Most programs never replace their policy, and reading it there takes a fence.
+    first_limit: Option<Arc<RuleLimit>>,
+    is_replaced: AtomicBool,
     /// Held while the policy is replaced.
     changing: Mutex<()>,
     queues: WaitQueues,
@@ -135,6 +140,8 @@ impl Limiter {
         let shared = LimiterInner {
             clock: engine.clock(),
             engine,
+            first_limit: policy.plain_limit().cloned(),
+            is_replaced: AtomicBool::new(false),
             policy: ArcSwap::new(policy),
             changing: Mutex::new(()),
             queues: WaitQueues::default(),
@@ -212,7 +219,7 @@ impl Limiter {
             return Err(Refusal::ChargeCount(limits));
         }
         rule.activate();
-        self.shared.policy.store(Arc::new(changed));
+        self.replace(changed.into());
         drop(changing);
         self.shared.queues.wake_all();
         Ok(())
@@ -224,9 +231,21 @@ impl Limiter {
         let policy = policy.into();
         let changing = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
         policy.activate();
-        self.shared.policy.store(policy);
+        self.replace(policy);
         drop(changing);
         self.shared.queues.wake_all();
+    }
+
+    fn replace(&self, policy: Arc<Policy>) {
+        self.shared.policy.store(policy);
+        self.shared.is_replaced.store(true, Ordering::Release);
+    }
+
+    /// The plain limit of the first policy, as long as that is in force.
+    #[inline(always)]
+    fn first_limit(&self) -> Option<&Arc<RuleLimit>> {
+        let limit = self.shared.first_limit.as_ref()?;
+        (!self.shared.is_replaced.load(Ordering::Acquire)).then_some(limit)
     }
 
     /// Makes the limits of `policy` newer than those of every earlier one, for a program that keeps

@@ -18,8 +18,13 @@ impl Limiter {
     /// caller waits for it. Such a check needs no plan.
     #[inline(always)]
     pub fn plain_limit<'p>(&self, policy: &'p Policy, key: Key<'_>) -> Option<&'p Arc<RuleLimit>> {
-        let is_plain = |limit: &&Arc<RuleLimit>| key.is_valid() && !self.may_be_behind(limit, key);
-        policy.plain_limit().filter(is_plain)
+        policy.plain_limit().filter(|limit| self.is_plain(limit, key))
+    }
+
+    /// Whether a check of `key` is a charge to `limit` alone, if that is the plain limit.
+    #[inline(always)]
+    pub(super) fn is_plain(&self, limit: &RuleLimit, key: Key<'_>) -> bool {
+        key.is_valid() && !self.may_be_behind(limit, key)
     }
 
     /// Whether a caller that waits for `key` may be short of permits of `limit`.

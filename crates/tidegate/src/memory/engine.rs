@@ -87,6 +87,14 @@ impl Engine for Memory {
         self.decide_slower(call)
     }
 
+    #[inline]
+    fn allow_now(&self, call: &Call<'_>) -> Result<bool, EngineError> {
+        match self.plain_charge(call).and_then(|plain| self.try_bucket_in_home_slot(&plain)) {
+            Some(verdict) => Ok(verdict.allowed),
+            None => self.decide_slower(call).map(|decision| decision.allowed()),
+        }
+    }
+
     fn decide_many<'a>(
         &'a self,
         calls: &'a [Call<'a>],

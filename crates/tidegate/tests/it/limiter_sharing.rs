@@ -40,6 +40,26 @@ fn two_limiters_on_one_engine_count_together_if_their_limits_are_the_same() {
     }
 }
 
+#[test]
+fn a_replaced_limit_counts_for_every_way_to_check() {
+    let limiter = Limiter::new(memory(), limit("5/m"));
+    assert!(limiter.allow("k").unwrap() && limiter.check_now("k").unwrap().allowed());
+    limiter.set_limit(limit("3/m")).unwrap();
+    assert_eq!(limiter.check_now("k").unwrap().remaining(), 0);
+    assert!(!limiter.allow("k").unwrap());
+    limiter.set_limit(limit("9/m")).unwrap();
+    assert!(limiter.allow("k").unwrap());
+    assert_eq!(limiter.check_now("k").unwrap().remaining(), 4);
+}
+
+#[test]
+fn a_number_is_a_key_without_formatting() {
+    let limiter = Limiter::new(memory(), limit("1/m"));
+    let allow = |id: u64| limiter.allow(&id.to_be_bytes()).unwrap();
+    assert_eq!([allow(7), allow(8), allow(7)], [true, true, false]);
+    assert!(!limiter.check_now(7_u64.to_be_bytes().as_slice()).unwrap().allowed());
+}
+
 /// Limits do not depend on the order in which limiters are created or first used.
 #[test]
 fn a_larger_limit_on_the_same_key_does_not_weaken_a_smaller_one() {
