@@ -46,6 +46,7 @@ mod resp_clients;
 mod resp_commands;
 mod resp_deadline;
 mod resp_drain;
+mod resp_pipeline;
 mod resp_transactions;
 mod runtime_file;
 mod runtime_state;

@@ -12,8 +12,8 @@ use tidegate::{Clock, Micros};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::coop::unconstrained;
 
-use super::commands;
-use super::frame::{Caps, Command, Parser};
+use super::commands::{self, pipeline};
+use super::frame::{Caps, Command, Parser, ProtocolError};
 use super::reply::ReplyEncoder;
 use super::session::{AfterCommand, RespSession};
 use crate::check::CheckService;
@@ -325,12 +325,20 @@ impl ConnectionLoop {
         let mut next = AfterCommand::Continue;
         let began = self.clock.elapsed();
         let mut count = 0;
+        let mut pipeline = Vec::new();
         while next == AfterCommand::Continue {
-            self.parser.set_caps(match self.session.access() {
-                AccessLevel::Nothing => Caps::UNAUTHENTICATED,
-                AccessLevel::Check | AccessLevel::Admin => Caps::AUTHENTICATED,
-            });
-            let command = match self.parser.parse(&mut rest) {
+            let parsed = self.parse(&mut rest);
+            let is_pipelined = !rest.is_empty() || !pipeline.is_empty();
+            let joins =
+                is_pipelined && matches!(&parsed, Ok(Some(command)) if self.may_join(command));
+            if !pipeline.is_empty() && (!joins || pipeline.len() == pipeline::MAX_CHECKS) {
+                // Boxed: most connections never need the room.
+                next = Box::pin(self.run_pipeline(&mut pipeline, stream)).await?;
+                if next != AfterCommand::Continue {
+                    break;
+                }
+            }
+            let command = match parsed {
                 Ok(Some(command)) => command,
                 Ok(None) => break,
                 Err(error) => {
@@ -350,13 +358,17 @@ impl ConnectionLoop {
             {
                 return Ok(AfterCommand::CutOff);
             }
-            next = self.run_command(&command, stream).await?;
             count += 1;
+            if joins {
+                pipeline.push(command);
+                continue;
+            }
+            next = self.run_command(&command, stream).await?;
             if next == AfterCommand::Execute {
-                // Boxed: most connections never need the room.
                 next = Box::pin(self.execute(stream, &mut count)).await?;
             }
         }
+        drop(pipeline);
         let left = rest.len();
         buffer.advance(total - left);
         self.has_sent |= count > 0;
@@ -370,6 +382,64 @@ impl ConnectionLoop {
         Ok(next)
     }
 
+    fn parse<'a>(&mut self, rest: &mut &'a mut [u8]) -> Result<Option<Command<'a>>, ProtocolError> {
+        self.parser.set_caps(match self.session.access() {
+            AccessLevel::Nothing => Caps::UNAUTHENTICATED,
+            AccessLevel::Check | AccessLevel::Admin => Caps::AUTHENTICATED,
+        });
+        self.parser.parse(rest)
+    }
+
+    fn may_join(&self, command: &Command<'_>) -> bool {
+        pipeline::may_join(command, &self.session, &self.service)
+    }
+
+    /// Runs checks that were sent one after the other: together if they can be.
+    async fn run_pipeline(
+        &mut self,
+        pipeline: &mut Vec<Command<'_>>,
+        stream: &mut ClientStream,
+    ) -> io::Result<AfterCommand> {
+        let mut next = AfterCommand::Continue;
+        if pipeline.len() > 1 {
+            let before = self.encoder.len();
+            let (session, service) = (&self.session, &self.service);
+            let run = pipeline::run_together(pipeline, session, service, &mut self.encoder);
+            match catch_panics(run).await {
+                Ok(true) => pipeline.clear(),
+                Ok(false) => {}
+                Err(Panicked) => {
+                    next = self.after_panic(before);
+                    pipeline.clear();
+                }
+            }
+        }
+        for command in pipeline.drain(..) {
+            next = self.run_command(&command, stream).await?;
+            if next != AfterCommand::Continue {
+                break;
+            }
+        }
+        self.flush_many(stream).await?;
+        Ok(next)
+    }
+
+    /// Replies to commands that panicked, instead of what they have encoded.
+    fn after_panic(&mut self, before: usize) -> AfterCommand {
+        self.service.metrics().count_panic(ListenerKind::Resp);
+        self.encoder.truncate(before);
+        self.encoder.error(INTERNAL_ERROR);
+        AfterCommand::Close
+    }
+
+    /// Writes the replies if they are many.
+    async fn flush_many(&mut self, stream: &mut ClientStream) -> io::Result<()> {
+        if self.encoder.len() >= MAX_REPLY {
+            self.flush(stream).await?;
+        }
+        Ok(())
+    }
+
     /// Runs one command, and writes the replies if they are many.
     async fn run_command(
         &mut self,
@@ -380,16 +450,9 @@ impl ConnectionLoop {
         let run = commands::run(command, &mut self.session, &self.service, &mut self.encoder);
         let next = match catch_panics(run).await {
             Ok(next) => next,
-            Err(Panicked) => {
-                self.service.metrics().count_panic(ListenerKind::Resp);
-                self.encoder.truncate(before);
-                self.encoder.error(INTERNAL_ERROR);
-                AfterCommand::Close
-            }
+            Err(Panicked) => self.after_panic(before),
         };
-        if self.encoder.len() >= MAX_REPLY {
-            self.flush(stream).await?;
-        }
+        self.flush_many(stream).await?;
         Ok(next)
     }
 

@@ -1,8 +1,7 @@
-//! TG.CHECK, TG.LIMIT, TG.PEEK, TG.MCHECK, TG.RECORD, TG.REFUND and TG.RESET.
+//! TG.PEEK, TG.MCHECK, TG.RECORD, TG.REFUND and TG.RESET.
 
 use smallvec::SmallVec;
-use tidegate::policy::RuleTarget;
-use tidegate::{Cost, Key, Rule, RuleCheck, RuleCost};
+use tidegate::{Cost, Key, RuleCheck, RuleCost};
 
 use super::args::CommandArgs;
 use super::encode::{write_decision, write_decisions};
@@ -10,56 +9,6 @@ use super::errors::{ErrorText, SYNTAX, error_text};
 use crate::check::{CheckService, Operation};
 use crate::transport::resp::reply::ReplyEncoder;
 use crate::transport::resp::session::RespSession;
-
-/// `TG.CHECK rule key [COST n] [ID id]`
-pub(crate) async fn check(
-    args: &mut CommandArgs<'_>,
-    service: &CheckService,
-    reply: &mut ReplyEncoder,
-) -> Result<(), ErrorText> {
-    let rule = args.text()?;
-    check_one(RuleTarget::Named(rule), rule, args, service, reply).await
-}
-
-/// `TG.LIMIT "5/min" key [COST n] [ID id]`
-pub(crate) async fn limit(
-    args: &mut CommandArgs<'_>,
-    service: &CheckService,
-    reply: &mut ReplyEncoder,
-) -> Result<(), ErrorText> {
-    let limit = args.text()?;
-    let target = service.adhoc_limit(limit).map_err(error_text)?;
-    check_one(target, Rule::ADHOC, args, service, reply).await
-}
-
-async fn check_one(
-    target: RuleTarget<'_>,
-    name: &str,
-    args: &mut CommandArgs<'_>,
-    service: &CheckService,
-    reply: &mut ReplyEncoder,
-) -> Result<(), ErrorText> {
-    let key = Key::from(args.word()?);
-    let (mut cost, mut id) = (None, None);
-    while args.len() > 0 {
-        if cost.is_none() && args.take("COST") {
-            cost = Some(args.integer()?);
-        } else if id.is_none() && args.take("ID") {
-            id = Some(args.text()?);
-        } else {
-            return Err(SYNTAX);
-        }
-    }
-    let cost = cost.unwrap_or(1);
-    let operation = if cost == 0 { Operation::Peek } else { Operation::Check };
-    let decision = service
-        .run(operation, &[RuleCheck::of(target, key, cost)], id)
-        .await
-        .map_err(error_text)?;
-    reply.array(8);
-    write_decision(&decision, name, reply);
-    Ok(())
-}
 
 /// `TG.PEEK rule key`
 pub(crate) async fn peek(

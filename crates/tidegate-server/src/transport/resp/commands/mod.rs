@@ -4,11 +4,13 @@ mod args;
 mod check;
 mod command;
 mod connection;
+mod del;
 mod encode;
 mod errors;
+mod key_check;
+pub(super) mod pipeline;
 mod reservation;
 mod table;
-mod throttle;
 mod transaction;
 
 use tidegate_config::RefundToken;
@@ -18,6 +20,7 @@ use self::errors::{
     ADMIN_OFF, ARITY, ErrorText, NO_ADMIN, NO_AUTH, TRANSACTION_FULL, UNKNOWN, UNQUEUEABLE,
     has_no_decision,
 };
+use self::key_check::KeyCheck;
 use self::table::{CommandId, CommandSpec, InTransaction};
 use super::frame::Command;
 use super::reply::ReplyEncoder;
@@ -74,10 +77,13 @@ async fn dispatch(
     }
     let args = &mut CommandArgs::new(&command.arguments);
     match id {
-        CommandId::Throttle => throttle::throttle(args, service, reply).await,
-        CommandId::Check => check::check(args, service, reply).await,
+        CommandId::Throttle | CommandId::Check | CommandId::Limit => {
+            match KeyCheck::read(id, args, service)? {
+                Some(check) => check.run(service, reply).await,
+                None => Err(UNKNOWN),
+            }
+        }
         CommandId::Peek => check::peek(args, service, reply).await,
-        CommandId::Limit => check::limit(args, service, reply).await,
         CommandId::CheckMany => check::check_many(args, service, reply).await,
         CommandId::Record => check::record(args, service, reply).await,
         CommandId::Refund => {
@@ -93,7 +99,7 @@ async fn dispatch(
         CommandId::Cancel => reservation::cancel(args, service, reply).await,
         CommandId::Renew => reservation::renew(args, service, reply).await,
         CommandId::Extend => reservation::extend(args, service, reply).await,
-        CommandId::Del => throttle::del(args, session, service, reply).await,
+        CommandId::Del => del::del(args, session, service, reply).await,
         CommandId::TideInfo => connection::tg_info(service, reply),
         CommandId::Ping => connection::ping(args, reply),
         CommandId::Echo => connection::echo(args, reply),
