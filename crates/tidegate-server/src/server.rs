@@ -22,7 +22,10 @@ use crate::observe::metrics::{ListenerKind, Metrics};
 use crate::observe::otlp;
 use crate::observe::otlp::Tracer;
 use crate::observe::otlp::export::Exporter;
-use crate::policy::{EnvoySource, PolicyManager, PolicySource, PolicySources, watcher};
+use crate::policy::files::FileVersions;
+use crate::policy::{
+    EnvoySource, LoadedSources, PolicyManager, PolicySource, PolicySources, run_on_loader, watcher,
+};
 use crate::readiness::ReadyWhen;
 use crate::shutdown::{self, Shutdown};
 use crate::store::{EngineStack, Store, StoreError};
@@ -315,6 +318,18 @@ impl Drop for OwnRuntime {
     }
 }
 
+/// Loads the sources on the thread that will load them again.
+async fn load_at_start(
+    sources: PolicySources,
+) -> Result<(PolicySources, (Result<LoadedSources, Problems>, FileVersions)), StartError> {
+    let loaded = run_on_loader(move || {
+        let loaded = sources.load_at_start();
+        (sources, loaded)
+    });
+    let panicked = || StartError::Threads(io::Error::other("the thread of the policy panicked"));
+    loaded.await.ok_or_else(panicked)
+}
+
 /// Most connections of the health listener, and of the metrics listener.
 const MAX_PROBES: usize = 64;
 /// How long the start waits for run-time rules and overrides.
@@ -329,7 +344,7 @@ impl Server {
         let mut listener_options = options.listeners;
         let tls = std::mem::take(&mut listener_options.tls);
         let sources = PolicySources { policy: options.source, envoy: options.envoy.source, tls };
-        let (read, versions) = sources.load_at_start();
+        let (sources, (read, versions)) = load_at_start(sources).await?;
         let read = read?;
         let guarded = (options.tokens, options.without_token, options.exposure);
         let tokens = addresses.guard(guarded, read.tls.as_ref())?;

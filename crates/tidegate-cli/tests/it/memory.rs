@@ -1,6 +1,7 @@
 //! A server whose memory is full: replies, health, metrics and log.
 
 use serde_json::json;
+use testkit::process::print_figure;
 use testkit::resp::{RespConnection, RespReply};
 use testkit::server::{ServerProcess, TempFolder, wait_until};
 
@@ -69,4 +70,43 @@ fn the_memory_of_the_policy_applies_unless_a_flag_overrides_it() {
         });
         assert_eq!(all, fits, "{flags:?}");
     }
+}
+
+/// A reload makes a second policy before it frees the first one, and the next ones use that memory
+/// again.
+#[test]
+fn reloads_of_5000_rules_need_the_memory_of_a_second_policy_and_no_more() {
+    const RELOADS: usize = 25;
+    let policy = |burst: usize| {
+        let limits = format!("[\"100/s burst {burst}\"]");
+        let rule = |n: usize| {
+            format!(
+                "- {{ name: r{n}, match: {{ path: /v{n} }}, key: [client_ip], limits: {limits} }}\n"
+            )
+        };
+        format!("rules:\n{}", (0..5_000).map(rule).collect::<String>())
+    };
+    let folder = TempFolder::new();
+    let file = folder.write("policy.yaml", &policy(20));
+    let server = ServerProcess::start(&["--config", file.to_str().unwrap()], &[]);
+    let mut resident = vec![resident_kib(&server)];
+    for reload in 1..=RELOADS {
+        folder.write("policy.yaml", &policy(20 + reload));
+        server.signal("HUP");
+        let done = wait_until(|| (server.logged("policy reloaded") >= reload).then_some(()));
+        assert!(done.is_some(), "reload {reload}");
+        resident.push(resident_kib(&server));
+    }
+    let [start, fifth, end] = [0, 5, RELOADS].map(|reload| resident[reload]);
+    print_figure(format!(
+        "5,000 rules: {start} KiB, {fifth} after 5 reloads, {end} after {RELOADS}"
+    ));
+    assert!(end <= 2 * start, "{resident:?}");
+    assert!(end <= fifth + fifth / 10, "{resident:?}");
+}
+
+fn resident_kib(server: &ServerProcess) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

@@ -6,6 +6,7 @@ mod control_plane;
 pub(crate) mod diff;
 pub(crate) mod files;
 mod layers;
+mod loader_thread;
 pub(crate) mod manager;
 pub(crate) mod runtime;
 pub(crate) mod runtime_rules;
@@ -15,6 +16,7 @@ pub(crate) mod watcher;
 
 pub(crate) use self::change_error::RuleChangeError;
 pub(crate) use self::layers::RuleOrigin;
+pub(crate) use self::loader_thread::run_on_loader;
 pub use self::manager::PolicyManager;
 pub(crate) use self::manager::PolicyStatus;
 pub(crate) use self::runtime::field::{timestamp, timestamp_micros};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::files::FileChange;
+use super::loader_thread::run_on_loader;
 use super::manager::PolicyManager;
 use crate::shutdown::Shutdown;
 
@@ -37,7 +38,7 @@ pub(crate) async fn watch(policies: Arc<PolicyManager>, mut drain: Shutdown) {
 /// Reloads the policy if the files have changed and are as they were `before`. Returns a change
 /// that is not loaded yet.
 async fn poll(policies: &Arc<PolicyManager>, before: Option<FileChange>) -> Option<FileChange> {
-    let change = run_blocking(policies, PolicyManager::file_change).await.flatten();
+    let change = file_change(policies.clone()).await;
     if change.is_some() && change == before {
         reload(policies).await;
         return None;
@@ -45,17 +46,14 @@ async fn poll(policies: &Arc<PolicyManager>, before: Option<FileChange>) -> Opti
     change
 }
 
-/// Reloads the policy on a thread for blocking work.
-pub async fn reload(policies: &Arc<PolicyManager>) {
-    // A failure is already logged, and shown by the health endpoint.
-    run_blocking(policies, |policies| policies.reload().is_ok()).await;
+/// Looks at the files outside of the threads that serve requests: a disk can be slow.
+async fn file_change(policies: Arc<PolicyManager>) -> Option<FileChange> {
+    tokio::task::spawn_blocking(move || policies.file_change()).await.ok().flatten()
 }
 
-/// Runs file access outside of the threads that serve requests: a disk can be slow.
-async fn run_blocking<T: Send + 'static>(
-    policies: &Arc<PolicyManager>,
-    work: impl FnOnce(&PolicyManager) -> T + Send + 'static,
-) -> Option<T> {
+/// Reloads the policy, on the thread for that.
+pub async fn reload(policies: &Arc<PolicyManager>) {
+    // A failure is already logged, and shown by the health endpoint.
     let policies = policies.clone();
-    tokio::task::spawn_blocking(move || work(&policies)).await.ok()
+    run_on_loader(move || policies.reload().is_ok()).await;
 }
